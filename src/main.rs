@@ -1,0 +1,6 @@
+//! The `klamm` binary: it only hands over to the command line in `klamm-cli`.
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() {}
