@@ -1,1 +1,13 @@
-//! klamm-testing
+//! Doubles of the machine for tests: a disk that crashes, a clock that is set, randomness that repeats.
+//!
+//! Everything here implements a trait of `klamm_io` and is driven by a seed, so a failing run can be run
+//! again. This crate knows only `model` and `io`; it must never be a normal dependency of another crate,
+//! never touch the real machine, and never know what the bytes that it keeps mean.
+
+mod clock;
+mod disk;
+mod random;
+
+pub use clock::SimulatedClock;
+pub use disk::{Counters, Failure, Fault, FaultId, Operation, OperationKind, SimulatedDisk, Unsynced};
+pub use random::SeededRandom;
