@@ -92,7 +92,6 @@ const HOSTS: &[&str] = &[
 
 /// Data that others wrote and that is kept as it is.
 const FOREIGN: &[&str] = &["LICENSE", "fixtures/", "src/protocol/wire/"];
-    &["LICENSE", "compat-tests/fixtures/", "src/storage/fixtures/", "src/protocol/wire/"];
 
 struct Source {
     path: String,
