@@ -1,0 +1,143 @@
+"""What Python scenarios share: the broker's address, requests to the runner, checks that collect, and Kafka's own tools."""
+import base64, contextlib, os, pathlib, subprocess, sys, threading, time, traceback
+
+BOOTSTRAP = os.environ["BOOTSTRAP"]
+PORT = int(os.environ["PORT"])
+AGAINST = os.environ["AGAINST"]
+WITH = os.environ["WITH"]
+WORK = pathlib.Path(os.environ["WORK"])
+KLAMM = AGAINST == "klamm"
+
+
+def ask(request):
+    """Asks the runner: restart, kill (each comes back running), stop, crash, start, pid."""
+    print("@" + request, flush=True)
+    word, _, rest = sys.stdin.readline().strip().partition(" ")
+    if word != "ok":
+        raise SystemExit(f"the runner could not {request} the broker: {rest}")
+    return rest
+
+
+failures = []
+
+
+@contextlib.contextmanager
+def check(name):
+    """One thing that must be seen. A failure is told at once and ends the scenario at its end, so that one run shows all."""
+    begin = time.time()
+    try:
+        yield
+        print(f"ok {name} ({time.time() - begin:.1f} s)", flush=True)
+    except Exception as e:
+        failures.append(name)
+        where = traceback.extract_tb(e.__traceback__)[-1]
+        print(f"FAILED {name} ({time.time() - begin:.1f} s), line {where.lineno}: {type(e).__name__}: {e}", flush=True)
+
+
+def equal(seen, wanted, what="seen"):
+    if seen != wanted:
+        raise AssertionError(f"{what}: {str(seen)[:1500]}\n  wanted: {str(wanted)[:1500]}")
+
+
+def holds(condition, message):
+    if not condition:
+        raise AssertionError(message)
+
+
+def eventually(condition, what, seconds=20):
+    """Waits until condition() is true and returns it."""
+    end = time.time() + seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.time() > end:
+            raise AssertionError(f"not within {seconds} s: {what}")
+        time.sleep(0.05)
+
+
+def finish():
+    if failures:
+        print(f"{len(failures)} failed: " + "; ".join(failures), flush=True)
+    sys.stdout.flush()
+    os._exit(1 if failures else 0)
+
+
+class Run:
+    """What a tool printed (out), its standard error and its exit code; code is "timeout" when its time was over."""
+
+    def __init__(self, code, out, error):
+        self.code, self.out, self.error = code, out, error
+        self.lines = out.splitlines()
+
+    def __str__(self):
+        noise = ("\tat ", "SLF4J", "WARNING:")
+        kept = [line for line in (self.out + "\n" + self.error).splitlines() if line and not line.startswith(noise)]
+        return f"exit {self.code}: " + " | ".join(kept)[-1200:]
+
+
+CLASSES = {
+    "kafka-console-producer": "kafka.tools.ConsoleProducer",
+    "kafka-console-consumer": "kafka.tools.ConsoleConsumer",
+    "kafka-simple-consumer-shell": "kafka.tools.SimpleConsumerShell",
+    "kafka-topics": "kafka.admin.TopicCommand",
+    "kafka-consumer-groups": "kafka.admin.ConsumerGroupCommand",
+    "kafka-configs": "kafka.admin.ConfigCommand",
+}
+MOVED = {  # VERSION from which the tool is the tools module's
+    "kafka-console-producer": ("4.0.0", "org.apache.kafka.tools.ConsoleProducer"),
+    "kafka-console-consumer": ("3.9.0", "org.apache.kafka.tools.consumer.ConsoleConsumer"),
+    "kafka-topics": ("3.7.0", "org.apache.kafka.tools.TopicCommand"),
+    "kafka-consumer-groups": ("3.8.0", "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"),
+}
+
+
+def numbers(version):
+    return tuple(map(int, version.split(".")))
+
+
+class Tools:
+    """The command-line tools of one version of Kafka, all in one JVM that starts with the first of them."""
+
+    def __init__(self, version):
+        self.version, self.process, self.lock = version, None, threading.Lock()
+
+    def start(self):
+        folder = pathlib.Path(os.environ["KAFKA_JARS"]) / self.version
+        opens = [f"--add-opens=java.base/{p}=ALL-UNNAMED" for p in ("java.nio", "sun.nio.ch", "java.lang", "java.util")]
+        self.process = subprocess.Popen(
+            ["java", "-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Dfile.encoding=UTF-8",
+             "-Djava.security.manager=allow", *opens, "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
+             f"-Dlog4j.configuration=file:{folder}/log4j.properties", f"-Dlog4j2.configurationFile={folder}/log4j2.properties",
+             "-cp", f"{os.environ['TOOL_HOST']}:{folder}/libs/*", "ToolHost"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+    def class_of(self, name):
+        since, moved = MOVED.get(name, ("99", None))
+        return moved if numbers(self.version) >= numbers(since) else CLASSES.get(name, name)
+
+    def __call__(self, name, *arguments, stdin="", limit=30):
+        with self.lock:
+            if self.process is None:
+                self.start()
+            encode = lambda text: base64.b64encode(str(text).encode()).decode() or "-"
+            self.process.stdin.write(" ".join(map(encode, (self.class_of(name), int(limit * 1000), stdin, *arguments))) + "\n")
+            self.process.stdin.flush()
+            answer = self.process.stdout.readline().split()
+        if len(answer) != 3:
+            raise AssertionError(f"the JVM with the tools of {self.version} ended in {name}")
+        decode = lambda field: base64.b64decode("" if field == "-" else field).decode(errors="replace")
+        return Run(answer[0], decode(answer[1]), decode(answer[2]))
+
+
+def side_by_side(work, arguments):
+    """Calls work(argument) for each argument, at most three at once, and waits for all."""
+    slots = threading.Semaphore(3)
+
+    def one(argument):
+        with slots:
+            work(argument)
+
+    threads = [threading.Thread(target=one, args=(a,)) for a in arguments]
+    for t in threads: t.start()
+    for t in threads: t.join()

@@ -1,0 +1,279 @@
+//! Fetches and builds what the chosen scenarios need, through the ordinary package clients, once per machine and outside
+//! the tree: a missing tool is installed when the runner is root and named exactly when it is not. Nothing is skipped.
+//!
+//! The words of a scenario's `needs:`
+//! - `kafka-VERSION`: that version's jars, a JDK, and the host that runs its tools many to a JVM
+//! - `kcat`: Debian's kcat
+//! - `python`, `python-NAME`: an environment with clients/python/requirements[-NAME].txt
+//! - `node`: clients/node/package-lock.json
+//! - `go`: the scenario's own folder, built; `cargo`: the scenario's own crate, built
+//! - `spring-VERSION`: clients/spring with that version of Spring Boot
+
+use crate::scenario::Scenario;
+use anyhow::{Context, Result, bail};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+/// Where everything is that was fetched or built.
+pub(crate) struct Setup {
+    cache: PathBuf,
+    clients: PathBuf,
+}
+
+/// Prepares every need of the chosen scenarios.
+pub(crate) fn prepare(home: &Path, scenarios: &[Scenario]) -> Result<Setup> {
+    let setup = Setup { cache: cache()?, clients: home.join("clients") };
+    std::fs::create_dir_all(&setup.cache)?;
+    let oracle = home.join("oracle/kafka");
+    let mut done = BTreeSet::new();
+    for scenario in scenarios {
+        let built = ["go", "cargo"].into_iter().find(|word| scenario.needs.iter().any(|need| need == word));
+        for need in &scenario.needs {
+            let of = if Some(need.as_str()) == built { scenario.file.display().to_string() } else { String::new() };
+            if !done.insert((need.clone(), of)) {
+                continue;
+            }
+            let begin = Instant::now();
+            setup.fulfil(need, scenario, &oracle).with_context(|| format!("{} needs {need}", scenario.name))?;
+            if begin.elapsed().as_secs() >= 1 {
+                println!("{:34} {:6} {:6.1} s", format!("setup {need}"), "", begin.elapsed().as_secs_f64());
+            }
+        }
+    }
+    Ok(setup)
+}
+
+/// KLAMM_COMPAT_CACHE, or a folder in the user's cache.
+fn cache() -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os("KLAMM_COMPAT_CACHE") {
+        return Ok(PathBuf::from(path));
+    }
+    Ok(PathBuf::from(std::env::var_os("HOME").context("neither KLAMM_COMPAT_CACHE nor HOME is set")?).join(".cache/klamm/compat"))
+}
+
+impl Setup {
+    /// The command that runs a scenario's file.
+    pub(crate) fn command(&self, scenario: &Scenario) -> Result<Command> {
+        let file = &scenario.file;
+        let mut command = match file.extension().and_then(|extension| extension.to_str()) {
+            Some("py") => Command::new(self.python(scenario)?),
+            Some("sh") => Command::new("bash"),
+            Some("js") => Command::new("node"),
+            Some("java") => self.java(scenario)?,
+            Some("go") => return Ok(self.with_environment(Command::new(self.go_program(file)?))),
+            Some("rs") => return Ok(self.with_environment(Command::new(self.cargo_program(file)?))),
+            _ => bail!("no interpreter is known for {}", file.display()),
+        };
+        command.arg(file);
+        Ok(self.with_environment(command))
+    }
+
+    fn with_environment(&self, mut command: Command) -> Command {
+        command
+            .env("PYTHONPATH", self.clients.join("python"))
+            .env("PYTHONUNBUFFERED", "1")
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .env("NODE_PATH", self.node().map(|folder| folder.join("node_modules")).unwrap_or_default())
+            .env("TOOL_HOST", self.tool_host())
+            .env("KAFKA_JARS", self.jars())
+            .env("SPRING", &self.cache)
+            .env("CLIENTS", &self.clients);
+        command
+    }
+
+    fn fulfil(&self, need: &str, scenario: &Scenario, oracle: &Path) -> Result<()> {
+        match need.split_once('-').unwrap_or((need, "")) {
+            ("kafka", version) => self.kafka(version, oracle),
+            ("kcat", "") => program("kcat", "kcat"),
+            ("python", _) => self.build_python(need),
+            ("node", "") => self.build_node(),
+            ("go", "") => self.build_go(&scenario.file),
+            ("cargo", "") => self.build_cargo(&scenario.file),
+            ("spring", version) => self.build_spring(version),
+            _ => bail!("the runner knows no such need"),
+        }
+    }
+
+    fn jars(&self) -> PathBuf {
+        std::env::var_os("KAFKA_JARS").map_or_else(|| self.cache.join("../kafka"), PathBuf::from)
+    }
+
+    fn kafka(&self, version: &str, oracle: &Path) -> Result<()> {
+        jdk()?;
+        program("unzip", "unzip")?;
+        run(Command::new("bash").arg(oracle).args(["get", version]).env("KAFKA_JARS", self.jars()))?;
+        let source = self.clients.join("java/ToolHost.java");
+        if !self.tool_host().join("ToolHost.class").exists() {
+            run(Command::new("javac").args(["-nowarn", "-proc:none", "-Xlint:-options", "-d"]).arg(self.tool_host()).arg(source))?;
+        }
+        Ok(())
+    }
+
+    fn tool_host(&self) -> PathBuf {
+        self.cache.join(named("tool-host", &[&self.clients.join("java/ToolHost.java")]))
+    }
+
+    /// A single-file Java program with the client jars of the Kafka version that it needs.
+    fn java(&self, scenario: &Scenario) -> Result<Command> {
+        let version = scenario.needs.iter().find_map(|need| need.strip_prefix("kafka-")).context("a Java scenario needs a kafka-VERSION")?;
+        let folder = self.jars().join(version);
+        let mut command = Command::new("java");
+        command.args(["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp"]).arg(folder.join("libs/*"));
+        command.arg(format!("-Dlog4j.configuration=file:{}", folder.join("log4j.properties").display()));
+        command.arg(format!("-Dlog4j2.configurationFile={}", folder.join("log4j2.properties").display()));
+        Ok(command)
+    }
+
+    fn requirements(&self, need: &str) -> PathBuf {
+        self.clients.join("python").join(format!("requirements{}.txt", need.trim_start_matches("python")))
+    }
+
+    fn python_environment(&self, need: &str) -> PathBuf {
+        self.cache.join(named(need, &[&self.requirements(need)]))
+    }
+
+    /// The interpreter with the packages that a scenario needs, else the machine's.
+    fn python(&self, scenario: &Scenario) -> Result<PathBuf> {
+        Ok(match scenario.needs.iter().find(|need| need.starts_with("python")) {
+            Some(need) => self.python_environment(need).join("bin/python"),
+            None => PathBuf::from("python3"),
+        })
+    }
+
+    fn build_python(&self, need: &str) -> Result<()> {
+        let environment = self.python_environment(need);
+        if environment.join("complete").exists() {
+            return Ok(());
+        }
+        program("python3", "python3")?;
+        if run(Command::new("python3").args(["-c", "import ensurepip, venv"])).is_err() {
+            install("python3-venv")?;
+        }
+        run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&environment))?;
+        run(Command::new(environment.join("bin/pip"))
+            .args(["install", "--quiet", "--disable-pip-version-check", "--only-binary", ":all:", "--requirement"])
+            .arg(self.requirements(need)))?;
+        std::fs::write(environment.join("complete"), "")?;
+        Ok(())
+    }
+
+    fn node(&self) -> Result<PathBuf> {
+        Ok(self.cache.join(named("node", &[&self.clients.join("node/package-lock.json")])))
+    }
+
+    fn build_node(&self) -> Result<()> {
+        let folder = self.node()?;
+        if folder.join("complete").exists() {
+            return Ok(());
+        }
+        program("node", "nodejs")?;
+        program("npm", "npm")?;
+        std::fs::create_dir_all(&folder)?;
+        for name in ["package.json", "package-lock.json"] {
+            std::fs::copy(self.clients.join("node").join(name), folder.join(name))?;
+        }
+        run(Command::new("npm").args(["ci", "--no-audit", "--no-fund", "--silent"]).current_dir(&folder))?;
+        std::fs::write(folder.join("complete"), "")?;
+        Ok(())
+    }
+
+    fn go_program(&self, file: &Path) -> Result<PathBuf> {
+        Ok(self.cache.join("go").join(folder_name(file)?))
+    }
+
+    fn build_go(&self, file: &Path) -> Result<()> {
+        program("go", "golang-go")?;
+        let folder = file.parent().context("a file has a folder")?;
+        run(Command::new("go").args(["build", "-o"]).arg(self.go_program(file)?).arg(".").current_dir(folder).env("GOFLAGS", "-mod=readonly"))
+    }
+
+    /// `<crate>/src/main.rs` builds to a program named as its folder.
+    fn cargo_program(&self, file: &Path) -> Result<PathBuf> {
+        let folder = file.parent().and_then(Path::parent).context("src/main.rs has a crate's folder")?;
+        Ok(self.cache.join("cargo/release").join(folder.file_name().context("a crate's folder has a name")?))
+    }
+
+    fn build_cargo(&self, file: &Path) -> Result<()> {
+        program("cmake", "cmake")?;
+        let folder = file.parent().and_then(Path::parent).context("src/main.rs has a crate's folder")?;
+        run(Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+            .args(["build", "--release", "--locked", "--quiet"])
+            .current_dir(folder)
+            .env("CARGO_TARGET_DIR", self.cache.join("cargo"))
+            .env_remove("RUSTFLAGS"))
+    }
+
+    fn build_spring(&self, version: &str) -> Result<()> {
+        jdk()?;
+        let source = self.clients.join("spring");
+        let folder = self.cache.join(format!("spring-{version}"));
+        let stamp = folder.join(named("complete", &[&source.join("pom.xml"), &source.join("src/main/java/Application.java")]));
+        if stamp.exists() {
+            return Ok(());
+        }
+        run(Command::new("mvn")
+            .args(["-q", "-B", "package", &format!("-Dspring-boot.version={version}")])
+            .arg(format!("-Dbuild.folder={}", folder.display()))
+            .current_dir(&source))?;
+        std::fs::write(stamp, "")?;
+        Ok(())
+    }
+}
+
+fn jdk() -> Result<()> {
+    program("java", "default-jdk-headless")?;
+    program("javac", "default-jdk-headless")?;
+    program("mvn", "maven")
+}
+
+fn folder_name(file: &Path) -> Result<String> {
+    Ok(file.parent().and_then(Path::file_name).context("a program's folder has a name")?.to_string_lossy().into_owned())
+}
+
+/// A name that changes with the contents of the files, so that a changed list is fetched anew.
+fn named(name: &str, files: &[&Path]) -> String {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64; // FNV-1a: stable over builds, unlike the standard library's hasher
+    for file in files {
+        for byte in std::fs::read(file).unwrap_or_default() {
+            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+    format!("{name}-{hash:016x}")
+}
+
+/// Makes sure that a program is there.
+fn program(name: &str, package: &str) -> Result<()> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    if std::env::split_paths(&path).any(|folder| folder.join(name).is_file()) {
+        return Ok(());
+    }
+    install(package).with_context(|| format!("the program {name} is missing"))
+}
+
+fn install(package: &str) -> Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        bail!("install the package {package} first (only root may: apt-get install {package})");
+    }
+    println!("setup: apt-get install {package}");
+    let apt = |arguments: &[&str]| run(Command::new("apt-get").args(arguments).env("DEBIAN_FRONTEND", "noninteractive"));
+    if apt(&["install", "-y", "-qq", package]).is_err() {
+        apt(&["update", "-qq"])?;
+        apt(&["install", "-y", "-qq", package])?;
+    }
+    Ok(())
+}
+
+/// Runs a command to its end; its output is in the error when it fails.
+fn run(command: &mut Command) -> Result<()> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let output = command.output().with_context(|| format!("run {program}"))?;
+    if !output.status.success() {
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8_lossy(&said);
+        let arguments: Vec<_> = command.get_args().map(|argument| argument.to_string_lossy()).collect();
+        bail!("{program} {} ended with {}:\n{}", arguments.join(" "), output.status, said.trim());
+    }
+    Ok(())
+}

@@ -1,0 +1,119 @@
+//! What client and broker said, in the order in which it arrived, so that a failure can be read side by side.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Lines kept per speaker; a failure's cause is near the end.
+const LINES_MAX: usize = 120;
+const WIDTH_MAX: usize = 600;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Speaker {
+    Client,
+    Broker,
+    Runner,
+}
+
+pub(crate) struct Transcript {
+    begin: Instant,
+    lines: Mutex<Vec<(Duration, Speaker, String)>>,
+}
+
+impl Transcript {
+    pub(crate) fn new() -> Arc<Transcript> {
+        Arc::new(Transcript { begin: Instant::now(), lines: Mutex::new(Vec::new()) })
+    }
+
+    pub(crate) fn say(&self, speaker: Speaker, line: &str) {
+        let mut lines = self.lines.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        lines.push((self.begin.elapsed(), speaker, line.chars().take(WIDTH_MAX).collect()));
+        if lines.len() > 40 * LINES_MAX {
+            lines.drain(..20 * LINES_MAX);
+        }
+    }
+
+    /// Follows a log file, which may not be there yet and may begin anew, until the returned value is dropped.
+    pub(crate) fn follow(self: &Arc<Self>, path: PathBuf) -> Follower {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (transcript, stopped) = (Arc::clone(self), Arc::clone(&stop));
+        let thread = std::thread::spawn(move || {
+            let (mut position, mut rest) = (0, String::new());
+            loop {
+                let last = stopped.load(Ordering::SeqCst);
+                for line in new_lines(&path, &mut position, &mut rest) {
+                    transcript.say(Speaker::Broker, &line);
+                }
+                if last {
+                    return;
+                }
+                std::thread::sleep(Duration::from_millis(30));
+            }
+        });
+        Follower { stop, thread: Some(thread) }
+    }
+}
+
+fn new_lines(path: &PathBuf, position: &mut u64, rest: &mut String) -> Vec<String> {
+    let Ok(mut file) = File::open(path) else { return Vec::new() };
+    let length = file.metadata().map_or(0, |metadata| metadata.len());
+    if length < *position {
+        *position = 0;
+    }
+    let mut bytes = Vec::new();
+    if file.seek(SeekFrom::Start(*position)).is_err() || file.read_to_end(&mut bytes).is_err() {
+        return Vec::new();
+    }
+    *position += bytes.len() as u64;
+    rest.push_str(&String::from_utf8_lossy(&bytes));
+    let mut lines: Vec<String> = rest.split('\n').map(str::to_owned).collect();
+    *rest = lines.pop().unwrap_or_default();
+    lines
+}
+
+/// Ends the following of a log when dropped, after one last look.
+pub(crate) struct Follower {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::SeqCst);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl fmt::Display for Transcript {
+    /// The last lines of each speaker, merged by time.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lines = self.lines.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut left = [LINES_MAX; 3];
+        let mut shown: Vec<_> = lines
+            .iter()
+            .rev()
+            .filter(|(_, speaker, _)| {
+                let left = &mut left[*speaker as usize];
+                *left = left.saturating_sub(1);
+                *left > 0
+            })
+            .collect();
+        shown.reverse();
+        for (at, speaker, line) in shown {
+            let name = match speaker {
+                Speaker::Client => "client",
+                Speaker::Broker => "broker",
+                Speaker::Runner => "runner",
+            };
+            writeln!(f, "  {:8.3} {name} | {line}", at.as_secs_f64())?;
+        }
+        Ok(())
+    }
+}
