@@ -1,0 +1,293 @@
+//! Writes the protocol's primitives into a frame of chunks.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use klamm_model::Uuid;
+
+use crate::frame::{Chunk, Frame};
+use crate::message::Element;
+use crate::{EncodeError, EncodeErrorKind, Fields, RecordsField};
+
+/// From this length on, bytes become a chunk of their own instead of being copied: below it a copy is cheaper
+/// than one more piece for the socket.
+const OWN_CHUNK_FROM: usize = 4096;
+
+/// A frame that is being encoded.
+#[derive(Debug, Default)]
+pub struct Writer {
+    /// The end of the frame.
+    tail: BytesMut,
+    /// What precedes it.
+    before: Vec<Part>,
+    /// How many tagged fields are open; their values stay in one piece, since their length is put before them.
+    open_tags: u32,
+}
+
+#[derive(Debug)]
+enum Part {
+    /// Still ours: the length of the frame is patched into the first one at the end.
+    Written(BytesMut),
+    Chunk(Chunk),
+}
+
+/// A tagged field that is being written: where its one-byte length stands.
+pub(crate) struct OpenTag(usize);
+
+macro_rules! integers {
+    ($($(#[$about:meta])* $name:ident = $put:ident;)*) => {$(
+        $(#[$about])*
+        #[inline]
+        pub fn $name(&mut self, value: $name) {
+            self.tail.$put(value);
+        }
+    )*};
+}
+
+impl Writer {
+    /// An empty frame.
+    pub fn new() -> Writer {
+        Writer::default()
+    }
+
+    /// An empty frame with room for so many bytes of its own (without those that become chunks).
+    pub fn with_capacity(bytes: usize) -> Writer {
+        Writer { tail: BytesMut::with_capacity(bytes), ..Writer::default() }
+    }
+
+    integers! {
+        /// An int8.
+        i8 = put_i8;
+        /// An int16.
+        i16 = put_i16;
+        /// A uint16.
+        u16 = put_u16;
+        /// An int32.
+        i32 = put_i32;
+        /// An int64.
+        i64 = put_i64;
+        /// A float64.
+        f64 = put_f64;
+    }
+
+    /// A boolean.
+    #[inline]
+    pub fn bool(&mut self, value: bool) {
+        self.tail.put_u8(u8::from(value));
+    }
+
+    /// 16 bytes of an id.
+    #[inline]
+    pub fn uuid(&mut self, value: Uuid) {
+        self.tail.put_slice(&value.0);
+    }
+
+    /// An unsigned variable-length integer.
+    #[inline]
+    pub fn unsigned_varint(&mut self, mut value: u32) {
+        while value >= 0x80 {
+            self.tail.put_u8(value as u8 | 0x80);
+            value >>= 7;
+        }
+        self.tail.put_u8(value as u8);
+    }
+
+    /// Bytes as they are, without a length.
+    pub fn raw(&mut self, bytes: &[u8]) {
+        self.tail.put_slice(bytes);
+    }
+
+    fn length(&mut self, length: Option<usize>, flexible: bool) -> Result<(), EncodeError> {
+        let signed = match length {
+            None => -1,
+            Some(length) => i32::try_from(length)
+                .ok()
+                .filter(|l| *l < i32::MAX)
+                .ok_or_else(|| EncodeError::new(EncodeErrorKind::TooLong(length)))?,
+        };
+        if flexible {
+            self.unsigned_varint((signed + 1) as u32);
+        } else {
+            self.i32(signed);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn string(&mut self, text: &str, flexible: bool) -> Result<(), EncodeError> {
+        let Ok(length) = i16::try_from(text.len()) else {
+            return Err(EncodeError::new(EncodeErrorKind::StringTooLong(text.len())));
+        };
+        if flexible {
+            self.unsigned_varint(length as u32 + 1);
+        } else {
+            self.i16(length);
+        }
+        self.tail.put_slice(text.as_bytes());
+        Ok(())
+    }
+
+    pub(crate) fn nullable_string(&mut self, text: Option<&str>, flexible: bool) -> Result<(), EncodeError> {
+        match text {
+            Some(text) => self.string(text, flexible)?,
+            None if flexible => self.unsigned_varint(0),
+            None => self.i16(-1),
+        }
+        Ok(())
+    }
+
+    pub(crate) fn bytes(&mut self, bytes: &Bytes, flexible: bool) -> Result<(), EncodeError> {
+        self.length(Some(bytes.len()), flexible)?;
+        if bytes.len() >= OWN_CHUNK_FROM && self.open_tags == 0 {
+            self.chunk(Chunk::Bytes(bytes.clone()));
+        } else {
+            self.tail.put_slice(bytes);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn nullable_bytes(
+        &mut self,
+        bytes: Option<&Bytes>,
+        flexible: bool,
+    ) -> Result<(), EncodeError> {
+        match bytes {
+            Some(bytes) => self.bytes(bytes, flexible),
+            None => self.length(None, flexible),
+        }
+    }
+
+    pub(crate) fn records(
+        &mut self,
+        records: Option<&RecordsField>,
+        flexible: bool,
+    ) -> Result<(), EncodeError> {
+        match records {
+            None => self.length(None, flexible),
+            Some(RecordsField::Bytes(bytes)) => self.bytes(bytes, flexible),
+            Some(&RecordsField::External { index, len }) => {
+                self.length(Some(len as usize), flexible)?;
+                self.chunk(Chunk::External { index, len });
+                Ok(())
+            }
+        }
+    }
+
+    fn chunk(&mut self, chunk: Chunk) {
+        let written = self.tail.split();
+        self.before.push(Part::Written(written));
+        self.before.push(Part::Chunk(chunk));
+    }
+
+    pub(crate) fn nullable_fields<T: Fields>(
+        &mut self,
+        fields: Option<&T>,
+        version: i16,
+    ) -> Result<(), EncodeError> {
+        match fields {
+            Some(fields) => {
+                self.i8(1);
+                fields.write(self, version)
+            }
+            None => {
+                self.i8(-1);
+                Ok(())
+            }
+        }
+    }
+
+    pub(crate) fn array<T: Element>(
+        &mut self,
+        elements: &[T],
+        version: i16,
+        flexible: bool,
+    ) -> Result<(), EncodeError> {
+        self.length(Some(elements.len()), flexible)?;
+        for element in elements {
+            element.write_element(self, version, flexible)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn nullable_array<T: Element>(
+        &mut self,
+        elements: Option<&[T]>,
+        version: i16,
+        flexible: bool,
+    ) -> Result<(), EncodeError> {
+        match elements {
+            Some(elements) => self.array(elements, version, flexible),
+            None => self.length(None, flexible),
+        }
+    }
+
+    pub(crate) fn no_tags(&mut self) {
+        self.tail.put_u8(0);
+    }
+
+    pub(crate) fn tag_count(&mut self, present: &[bool]) {
+        self.unsigned_varint(present.iter().filter(|p| **p).count() as u32);
+    }
+
+    /// The number of a tagged field and room for a short length; [`Writer::end_tag`] fills it in.
+    pub(crate) fn begin_tag(&mut self, number: u32) -> OpenTag {
+        self.unsigned_varint(number);
+        self.tail.put_u8(0);
+        self.open_tags += 1;
+        OpenTag(self.tail.len())
+    }
+
+    pub(crate) fn end_tag(&mut self, tag: OpenTag) {
+        self.open_tags -= 1;
+        let OpenTag(start) = tag;
+        let length = self.tail.len() - start;
+        let mut encoded = Writer::with_capacity(5);
+        encoded.unsigned_varint(length as u32);
+        let more = encoded.tail.len() - 1;
+        if more > 0 {
+            // The value is longer than one byte of length can say: it moves up. Rare, since tagged fields are few
+            // and short.
+            self.tail.put_bytes(0, more);
+            self.tail.copy_within(start..start + length, start + more);
+        }
+        self.tail[start - 1..start + more].copy_from_slice(&encoded.tail);
+    }
+
+    /// How many bytes were written, those that stand in files included.
+    pub fn len(&self) -> usize {
+        let before = self.before.iter().map(|part| match part {
+            Part::Written(bytes) => bytes.len(),
+            Part::Chunk(chunk) => chunk.len(),
+        });
+        before.sum::<usize>() + self.tail.len()
+    }
+
+    /// Whether nothing was written.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The frame as it stands.
+    pub fn finish(mut self) -> Frame {
+        if !self.tail.is_empty() {
+            let tail = self.tail.split();
+            self.before.push(Part::Written(tail));
+        }
+        let chunks = self.before.into_iter().filter_map(|part| match part {
+            Part::Written(bytes) => (!bytes.is_empty()).then(|| Chunk::Bytes(bytes.freeze())),
+            Part::Chunk(chunk) => Some(chunk),
+        });
+        Frame { chunks: chunks.collect() }
+    }
+
+    /// The frame with its length, without the length's own four bytes, patched into its first four bytes, which
+    /// the caller wrote as a placeholder.
+    pub(crate) fn finish_with_length(mut self) -> Result<Frame, EncodeError> {
+        let length = self.len() - 4;
+        let encoded =
+            i32::try_from(length).map_err(|_| EncodeError::new(EncodeErrorKind::TooLong(length)))?;
+        let first = match self.before.first_mut() {
+            Some(Part::Written(bytes)) => bytes,
+            _ => &mut self.tail,
+        };
+        first[..4].copy_from_slice(&encoded.to_be_bytes());
+        Ok(self.finish())
+    }
+}
