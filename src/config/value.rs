@@ -1,0 +1,227 @@
+//! Checks of single values, and how values are read.
+
+use crate::key::{Allowed, Key, Kind};
+
+/// Checks a text against the type and the range of a key. The error says what is allowed, as in
+/// "expected a whole number from 1 to 2147483647".
+pub fn validate(key: &Key, value: &str) -> Result<(), String> {
+    let value = value.trim();
+    let fits = match key.kind {
+        Kind::Boolean => parse_boolean(value).is_some(),
+        Kind::Int => value.parse::<i32>().is_ok_and(|number| number_fits(&key.allowed, number.into())),
+        Kind::Short => value.parse::<i16>().is_ok_and(|number| number_fits(&key.allowed, number.into())),
+        // An i64 near its limits is rounded here; no range of the table ends where that would matter.
+        Kind::Long => value.parse::<i64>().is_ok_and(|number| number_fits(&key.allowed, number as f64)),
+        Kind::Double => value.parse::<f64>().is_ok_and(|number| number_fits(&key.allowed, number)),
+        Kind::String | Kind::Class | Kind::Password => text_fits(&key.allowed, value),
+        Kind::List => list_fits(&key.allowed, value),
+    };
+    if fits { Ok(()) } else { Err(format!("expected {}", expectation(key))) }
+}
+
+/// The items of a list: split at commas, blanks around them removed, nothing for an empty text.
+pub fn list_items(value: &str) -> Vec<&str> {
+    let value = value.trim();
+    if value.is_empty() { Vec::new() } else { value.split(',').map(str::trim).collect() }
+}
+
+pub(crate) fn parse_boolean(value: &str) -> Option<bool> {
+    if value.eq_ignore_ascii_case("true") {
+        Some(true)
+    } else if value.eq_ignore_ascii_case("false") {
+        Some(false)
+    } else {
+        None
+    }
+}
+
+fn number_fits(allowed: &Allowed, number: f64) -> bool {
+    match allowed {
+        Allowed::Range { from, to, or } => (*from <= number && number <= *to) || *or == Some(number),
+        _ => !number.is_nan(),
+    }
+}
+
+fn text_fits(allowed: &Allowed, value: &str) -> bool {
+    match allowed {
+        Allowed::OneOf { words, any_case } => {
+            words.iter().any(|word| *word == value || (*any_case && word.eq_ignore_ascii_case(value)))
+        }
+        Allowed::NonEmpty => !value.is_empty(),
+        Allowed::KafkaVersion => is_kafka_version(value),
+        Allowed::OffsetReset => {
+            matches!(value, "latest" | "earliest")
+                || value.strip_prefix("by_duration:").is_some_and(is_duration)
+        }
+        Allowed::Any | Allowed::Range { .. } | Allowed::ThrottledReplicas => true,
+    }
+}
+
+fn list_fits(allowed: &Allowed, value: &str) -> bool {
+    let items = list_items(value);
+    match allowed {
+        Allowed::ThrottledReplicas => {
+            value == "*"
+                || items.iter().all(|item| {
+                    item.split_once(':')
+                        .is_some_and(|(partition, broker)| is_digits(partition) && is_digits(broker))
+                })
+        }
+        Allowed::OneOf { .. } => {
+            let mut once = items.clone();
+            once.sort_unstable();
+            once.dedup();
+            once.len() == items.len() && items.iter().all(|item| text_fits(allowed, item))
+        }
+        _ => true,
+    }
+}
+
+fn is_digits(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// `2.8`, `0.10.2`, `3.0-IV1` and so on: what `inter.broker.protocol.version` and the like held.
+fn is_kafka_version(value: &str) -> bool {
+    let numbers =
+        value.split_once("-IV").map_or(Some(value), |(numbers, iv)| is_digits(iv).then_some(numbers));
+    numbers.is_some_and(|numbers| {
+        let parts: Vec<&str> = numbers.split('.').collect();
+        (2..=4).contains(&parts.len()) && parts.iter().all(|part| is_digits(part))
+    })
+}
+
+/// An ISO 8601 duration of days, hours, minutes and seconds, not negative: `P1DT2H`, `PT0.5S`.
+fn is_duration(text: &str) -> bool {
+    let Some(rest) = text.strip_prefix('P') else { return false };
+    let (days, time) = rest.split_once('T').map_or((rest, None), |(days, time)| (days, Some(time)));
+    let days_fit = days.is_empty() || days.strip_suffix('D').is_some_and(is_digits);
+    let time_fits = time.is_none_or(|time| {
+        let mut rest = time;
+        for unit in ['H', 'M', 'S'] {
+            if let Some((number, after)) = rest.split_once(unit) {
+                let number_fits = if unit == 'S' { number.parse::<f64>().is_ok() } else { is_digits(number) };
+                if !number_fits {
+                    return false;
+                }
+                rest = after;
+            }
+        }
+        rest.is_empty() && !time.is_empty()
+    });
+    days_fit && time_fits && !(days.is_empty() && time.is_none())
+}
+
+/// What a key takes, in words.
+pub(crate) fn expectation(key: &Key) -> String {
+    let (noun, least, greatest) = match key.kind {
+        Kind::Boolean => return "true or false".to_owned(),
+        Kind::Int => ("a whole number", f64::from(i32::MIN), i32::MAX.to_string()),
+        Kind::Short => ("a whole number", f64::from(i16::MIN), i16::MAX.to_string()),
+        Kind::Long => ("a whole number", i64::MIN as f64, i64::MAX.to_string()),
+        Kind::Double => ("a number", f64::NEG_INFINITY, String::new()),
+        Kind::List => return list_expectation(&key.allowed),
+        Kind::String | Kind::Class | Kind::Password => return text_expectation(&key.allowed),
+    };
+    match &key.allowed {
+        Allowed::Range { from, to, or } => {
+            let or = or.map(|or| format!(", or {or}")).unwrap_or_default();
+            match (to.is_finite(), greatest.as_str()) {
+                (true, _) => format!("{noun} from {from} to {to}{or}"),
+                (false, "") => format!("{noun} from {from} on{or}"),
+                (false, greatest) => format!("{noun} from {from} to {greatest}{or}"),
+            }
+        }
+        _ if greatest.is_empty() => noun.to_owned(),
+        _ => format!("{noun} from {least} to {greatest}"),
+    }
+}
+
+fn text_expectation(allowed: &Allowed) -> String {
+    match allowed {
+        Allowed::OneOf { words, .. } => format!("one of {}", words.join(", ")),
+        Allowed::NonEmpty => "a text that is not empty".to_owned(),
+        Allowed::KafkaVersion => "a version of Kafka, as 2.8 or 3.0-IV1".to_owned(),
+        Allowed::OffsetReset => "latest, earliest, or by_duration: and a duration as PT1H30M".to_owned(),
+        _ => "a text".to_owned(),
+    }
+}
+
+fn list_expectation(allowed: &Allowed) -> String {
+    match allowed {
+        Allowed::OneOf { words, .. } => {
+            format!("a list, each item once, of {}", words.join(", "))
+        }
+        Allowed::ThrottledReplicas => {
+            "*, or pairs partition:broker with commas between them, as 0:1,1:2".to_owned()
+        }
+        _ => "a list with commas between its items".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{broker_key, group_key, topic_key};
+
+    /// A value that Kafka refuses and Klamm takes would surface much later, as odd behaviour; one that Kafka
+    /// takes and Klamm refuses breaks a working file.
+    #[test]
+    fn values_are_checked_as_kafka_checks_them() {
+        for (name, good, bad) in [
+            (
+                "num.partitions",
+                &["1", " 7 ", "+3", "2147483647"][..],
+                &["0", "-1", "x", "", "1.5", "2147483648"][..],
+            ),
+            ("auto.create.topics.enable", &["true", "FALSE", " True "], &["yes", "1", ""]),
+            ("offsets.topic.replication.factor", &["1", "32767"], &["0", "32768"]),
+            ("log.retention.ms", &["-1", "9223372036854775807"], &["9223372036854775808", "7d"]),
+            ("log.cleaner.min.cleanable.ratio", &["0", "0.5", "1", "1e-3"], &["1.1", "-0.1", "NaN", "half"]),
+            ("compression.gzip.level", &["-1", "1", "9"], &["0", "10", "-2"]),
+            ("compression.type", &["producer", "zstd"], &["none", "ZSTD", ""]),
+            (
+                "log.cleanup.policy",
+                &["delete", "compact , delete", ""],
+                &["keep", "delete,delete", "delete,"],
+            ),
+            ("group.consumer.migration.policy", &["Bidirectional", "DISABLED"], &["sideways"]),
+            ("inter.broker.protocol.version", &["2.8", "0.10.2", "3.0-IV1"], &["new", "3", "3.0-IVx"]),
+        ] {
+            let key = broker_key(name).unwrap();
+            for value in good {
+                assert_eq!(validate(key, value), Ok(()), "{name}={value}");
+            }
+            for value in bad {
+                assert!(validate(key, value).is_err(), "{name}={value}");
+            }
+        }
+        let throttled = topic_key("leader.replication.throttled.replicas").unwrap();
+        assert!(["", "*", "0:1", "0:1, 1:2"].iter().all(|value| validate(throttled, value).is_ok()));
+        assert!(["0", "a:b", "0:1,", "*,0:1"].iter().all(|value| validate(throttled, value).is_err()));
+        let reset = group_key("share.auto.offset.reset").unwrap();
+        assert!(
+            ["latest", "by_duration:P1DT2H", "by_duration:PT0.5S"].iter().all(|v| validate(reset, v).is_ok())
+        );
+        assert!(
+            ["none", "by_duration:", "by_duration:P", "by_duration:PT", "by_duration:1H"]
+                .iter()
+                .all(|value| validate(reset, value).is_err())
+        );
+    }
+
+    #[test]
+    fn what_is_allowed_is_said_in_words() {
+        for (name, expected) in [
+            ("num.partitions", "expected a whole number from 1 to 2147483647"),
+            ("offset.metadata.max.bytes", "expected a whole number from -2147483648 to 2147483647"),
+            ("compression.gzip.level", "expected a whole number from 1 to 9, or -1"),
+            ("log.cleaner.min.cleanable.ratio", "expected a number from 0 to 1"),
+            ("auto.create.topics.enable", "expected true or false"),
+            ("log.cleanup.policy", "expected a list, each item once, of compact, delete"),
+            ("compression.type", "expected one of uncompressed, zstd, lz4, snappy, gzip, producer"),
+        ] {
+            assert_eq!(validate(broker_key(name).unwrap(), "?"), Err(expected.to_owned()), "{name}");
+        }
+    }
+}
