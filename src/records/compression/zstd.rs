@@ -1,0 +1,76 @@
+//! Zstandard, with one context a thread for each direction.
+
+use std::cell::RefCell;
+
+use zstd::bulk::Compressor;
+use zstd::stream::raw::{Decoder as RawDecoder, InBuffer, Operation, OutBuffer};
+
+use super::CHUNK_BYTES;
+use crate::error::RecordsError;
+
+const NAME: &str = "zstd";
+
+thread_local! {
+    static DECODER: RefCell<Option<RawDecoder<'static>>> = const { RefCell::new(None) };
+    static COMPRESSOR: RefCell<Option<(i32, Compressor<'static>)>> = const { RefCell::new(None) };
+}
+
+pub(super) fn compress(level: Option<i32>, bytes: &[u8]) -> Vec<u8> {
+    let range = zstd::compression_level_range();
+    let level = level.unwrap_or(zstd::DEFAULT_COMPRESSION_LEVEL).clamp(*range.start(), *range.end());
+    COMPRESSOR.with_borrow_mut(|kept| {
+        let compressor = match kept {
+            Some((kept_level, compressor)) if *kept_level == level => compressor,
+            _ => &mut kept.insert((level, Compressor::new(level).expect("memory for a zstd context"))).1,
+        };
+        compressor.compress(bytes).expect("the buffer is as large as the codec asks")
+    })
+}
+
+pub(super) struct Decoder<'a> {
+    input: &'a [u8],
+    /// Taken from and given back to the thread's store.
+    context: Option<RawDecoder<'static>>,
+    /// Whether a frame has begun and not ended.
+    in_frame: bool,
+}
+
+impl Drop for Decoder<'_> {
+    fn drop(&mut self) {
+        DECODER.with_borrow_mut(|kept| *kept = self.context.take());
+    }
+}
+
+impl<'a> Decoder<'a> {
+    pub(super) fn new(input: &'a [u8]) -> Result<Decoder<'a>, RecordsError> {
+        let context = match DECODER.with_borrow_mut(Option::take) {
+            Some(mut context) => context.reinit().map(|()| context),
+            None => RawDecoder::new(),
+        };
+        let context = context.map_err(|_| corrupt("its context cannot be prepared"))?;
+        Ok(Decoder { input, context: Some(context), in_frame: true })
+    }
+
+    pub(super) fn next_chunk(&mut self, out: &mut Vec<u8>) -> Result<bool, RecordsError> {
+        if self.input.is_empty() && !self.in_frame {
+            return Ok(false);
+        }
+        let Some(context) = &mut self.context else { return Ok(false) };
+        out.reserve(CHUNK_BYTES);
+        let before = out.len();
+        let mut source = InBuffer::around(self.input);
+        let mut sink = OutBuffer::around_pos(out, before);
+        let hint = context.run(&mut source, &mut sink).map_err(|_| corrupt("a frame is broken"))?;
+        let consumed = source.pos();
+        self.in_frame = hint != 0;
+        if consumed == 0 && out.len() == before && self.in_frame {
+            return Err(corrupt("a frame is cut off"));
+        }
+        self.input = &self.input[consumed..];
+        Ok(true)
+    }
+}
+
+fn corrupt(reason: &'static str) -> RecordsError {
+    RecordsError::Decompression { codec: NAME, reason }
+}
