@@ -1,1 +1,23 @@
-//! klamm-metadata
+//! The cluster's metadata: the image that every node holds, the records that change it, the controller that
+//! turns requests into records, and the quorum that commits them.
+//!
+//! This crate must never open sockets (its network is the trait [`QuorumNetwork`], which the server
+//! implements), know what is in a partition's log, or let anything but [`apply`] change an [`Image`]. The
+//! functions in [`controller`] are pure: request, image and context in, records and reply out.
+
+mod apply;
+pub mod controller;
+mod image;
+mod image_records;
+mod node;
+mod quorum;
+
+pub use apply::{apply, apply_to};
+pub use controller::{
+    BrokerConfigError, ConfigRules, DescribedConfig, InternalTopic, Registration, TopicDefaults,
+};
+pub use image::{
+    Broker, ConfigResource, Endpoint, Image, PartitionState, RecoveryState, Topic, feature_ranges,
+};
+pub use node::{MetadataNode, QuorumSettings, Settings, StartError, SubmitError, Voter};
+pub use quorum::network::{NoPeers, PeerError, QuorumMessage, QuorumNetwork};

@@ -1,0 +1,261 @@
+//! IncrementalAlterConfigs (KIP-339) and AlterConfigs (KIP-133), for topics and brokers.
+//!
+//! Each resource of a request succeeds or fails as a whole and by itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use klamm_model::{ErrorCode, NodeId, topic_name};
+use klamm_protocol::messages::{alter_configs as legacy, incremental_alter_configs as incremental};
+use klamm_protocol::records::cluster_metadata::{ConfigRecord, MetadataRecord};
+
+use super::{ControllerContext, Refusal};
+use crate::image::{ConfigResource, Image};
+
+type Configs = BTreeMap<String, String>;
+
+/// Sets, removes, appends and subtracts single settings.
+pub fn incremental_alter_configs(
+    image: &Image,
+    context: &ControllerContext<'_>,
+    request: &incremental::IncrementalAlterConfigsRequest,
+) -> (Vec<MetadataRecord>, incremental::IncrementalAlterConfigsResponse) {
+    let counts = counted(request.resources.iter().map(|r| (r.resource_type, r.resource_name.as_str())));
+    let mut records = Vec::new();
+    let mut response = incremental::IncrementalAlterConfigsResponse::default();
+    for asked in &request.resources {
+        let key = (asked.resource_type, asked.resource_name.as_str());
+        let outcome = check_once(&counts, key).and_then(|()| {
+            let names: Vec<&str> = asked.configs.iter().map(|config| config.name.as_str()).collect();
+            check_keys(&names)?;
+            let nulls = asked.configs.iter().filter(|config| config.config_operation != DELETE);
+            check_values(nulls.map(|config| (config.name.as_str(), config.value.as_deref())))?;
+            let resource = check_resource(image, key.0, key.1)?;
+            let before = image.config_of(&resource);
+            let mut after = Configs::clone(&before);
+            for config in &asked.configs {
+                operate(context, &resource, &mut after, config)?;
+            }
+            check_configs(context, &resource, &after, &names)?;
+            Ok(differences(&resource, &before, &after))
+        });
+        let (code, message) = settle(outcome, request.validate_only, &mut records);
+        response.responses.push(incremental::AlterConfigsResourceResponse {
+            error_code: code,
+            error_message: message,
+            resource_type: asked.resource_type,
+            resource_name: asked.resource_name.clone(),
+            ..Default::default()
+        });
+    }
+    (records, response)
+}
+
+/// Replaces all settings of a resource: what the request does not name goes back to its default.
+pub fn alter_configs(
+    image: &Image,
+    context: &ControllerContext<'_>,
+    request: &legacy::AlterConfigsRequest,
+) -> (Vec<MetadataRecord>, legacy::AlterConfigsResponse) {
+    let counts = counted(request.resources.iter().map(|r| (r.resource_type, r.resource_name.as_str())));
+    let mut records = Vec::new();
+    let mut response = legacy::AlterConfigsResponse::default();
+    for asked in &request.resources {
+        let key = (asked.resource_type, asked.resource_name.as_str());
+        let outcome = check_once(&counts, key).and_then(|()| {
+            let names: Vec<&str> = asked.configs.iter().map(|config| config.name.as_str()).collect();
+            check_keys(&names)?;
+            check_values(asked.configs.iter().map(|config| (config.name.as_str(), config.value.as_deref())))?;
+            let resource = check_resource(image, key.0, key.1)?;
+            let after: Configs = asked
+                .configs
+                .iter()
+                .filter_map(|config| Some((config.name.clone(), config.value.clone()?)))
+                .collect();
+            check_configs(context, &resource, &after, &names)?;
+            Ok(differences(&resource, &image.config_of(&resource), &after))
+        });
+        let (code, message) = settle(outcome, request.validate_only, &mut records);
+        response.responses.push(legacy::AlterConfigsResourceResponse {
+            error_code: code,
+            error_message: message,
+            resource_type: asked.resource_type,
+            resource_name: asked.resource_name.clone(),
+            ..Default::default()
+        });
+    }
+    (records, response)
+}
+
+const SET: i8 = 0;
+const DELETE: i8 = 1;
+const APPEND: i8 = 2;
+const SUBTRACT: i8 = 3;
+
+fn counted<'a>(keys: impl Iterator<Item = (i8, &'a str)>) -> BTreeMap<(i8, &'a str), usize> {
+    let mut counts = BTreeMap::new();
+    for key in keys {
+        *counts.entry(key).or_default() += 1;
+    }
+    counts
+}
+
+fn check_once(counts: &BTreeMap<(i8, &str), usize>, key: (i8, &str)) -> Result<(), Refusal> {
+    if counts[&key] > 1 {
+        let message = format!("The request names the resource '{}' more than once", key.1);
+        return Err(Refusal::new(ErrorCode::InvalidRequest, message));
+    }
+    Ok(())
+}
+
+fn check_keys(names: &[&str]) -> Result<(), Refusal> {
+    let mut seen = BTreeSet::new();
+    match names.iter().find(|name| !seen.insert(**name)) {
+        Some(twice) => {
+            let message = format!("The request names the setting '{twice}' more than once for a resource");
+            Err(Refusal::new(ErrorCode::InvalidRequest, message))
+        }
+        None => Ok(()),
+    }
+}
+
+fn check_values<'a>(mut configs: impl Iterator<Item = (&'a str, Option<&'a str>)>) -> Result<(), Refusal> {
+    match configs.find(|(_, value)| value.is_none()) {
+        Some((name, _)) => {
+            let message = format!("The setting '{name}' has no value; delete it for the default");
+            Err(Refusal::new(ErrorCode::InvalidRequest, message))
+        }
+        None => Ok(()),
+    }
+}
+
+/// The resource that is meant, if it exists and can have settings.
+fn check_resource(image: &Image, type_code: i8, name: &str) -> Result<ConfigResource, Refusal> {
+    let invalid = |message: String| Err(Refusal::new(ErrorCode::InvalidRequest, message));
+    match type_code {
+        2 if name.is_empty() => {
+            invalid("Settings for all topics at once do not exist; name a topic".to_owned())
+        }
+        2 => {
+            topic_name::validate(name)
+                .map_err(|message| Refusal::new(ErrorCode::InvalidTopicException, message))?;
+            if !image.topic_ids.contains_key(name) {
+                let message = format!("There is no topic '{name}'");
+                return Err(Refusal::new(ErrorCode::UnknownTopicOrPartition, message));
+            }
+            Ok(ConfigResource::Topic(name.to_owned()))
+        }
+        4 if name.is_empty() => Ok(ConfigResource::Broker(None)),
+        4 => match name.parse().map(NodeId) {
+            Err(_) => invalid(format!("A broker's name is its number, not '{name}'")),
+            Ok(id) if !image.brokers.contains_key(&id) => invalid(format!("There is no broker {id}")),
+            Ok(id) => Ok(ConfigResource::Broker(Some(id))),
+        },
+        8 | 16 | 32 => invalid(format!(
+            "Settings of resources of type {type_code} are not served; topics (2) and brokers (4) are"
+        )),
+        _ => invalid(format!(
+            "There is no resource type {type_code}; topics (2) and brokers (4) have settings"
+        )),
+    }
+}
+
+fn operate(
+    context: &ControllerContext<'_>,
+    resource: &ConfigResource,
+    configs: &mut Configs,
+    config: &incremental::AlterableConfig,
+) -> Result<(), Refusal> {
+    let value = config.value.as_deref().unwrap_or_default();
+    match config.config_operation {
+        SET => {
+            configs.insert(config.name.clone(), value.to_owned());
+        }
+        DELETE => {
+            configs.remove(&config.name);
+        }
+        APPEND | SUBTRACT => {
+            let default = match resource {
+                ConfigResource::Topic(_) => context.rules.topic_list_default(&config.name),
+                _ => context.rules.broker_list_default(&config.name),
+            };
+            let Some(default) = default else {
+                let message =
+                    format!("'{}' holds no list, so nothing can be added or taken away", config.name);
+                return Err(Refusal::new(ErrorCode::InvalidConfig, message));
+            };
+            let current = configs.get(&config.name).cloned().unwrap_or(default);
+            let changed = change_list(&current, value, config.config_operation == APPEND);
+            configs.insert(config.name.clone(), changed);
+        }
+        other => {
+            let message =
+                format!("There is no operation {other}: set (0), delete (1), append (2), subtract (3)");
+            return Err(Refusal::new(ErrorCode::UnknownServerError, message));
+        }
+    }
+    Ok(())
+}
+
+fn change_list(current: &str, change: &str, append: bool) -> String {
+    let items = |list: &'_ str| -> Vec<String> {
+        list.split(',').map(str::trim).filter(|item| !item.is_empty()).map(str::to_owned).collect()
+    };
+    let mut list = items(current);
+    for item in items(change) {
+        if !append {
+            list.retain(|present| *present != item);
+        } else if !list.contains(&item) {
+            list.push(item);
+        }
+    }
+    list.join(",")
+}
+
+fn check_configs(
+    context: &ControllerContext<'_>,
+    resource: &ConfigResource,
+    configs: &Configs,
+    changed: &[&str],
+) -> Result<(), Refusal> {
+    match resource {
+        ConfigResource::Broker(broker) => context
+            .rules
+            .validate_broker(*broker, configs, changed)
+            .map_err(|error| Refusal::new(error.code, error.message)),
+        _ => context
+            .rules
+            .validate_topic(configs)
+            .map_err(|message| Refusal::new(ErrorCode::InvalidConfig, message)),
+    }
+}
+
+fn differences(resource: &ConfigResource, before: &Configs, after: &Configs) -> Vec<MetadataRecord> {
+    let record = |name: &String, value: Option<&String>| {
+        MetadataRecord::Config(ConfigRecord {
+            resource_type: resource.type_code(),
+            resource_name: resource.name(),
+            name: name.clone(),
+            value: value.cloned(),
+            ..Default::default()
+        })
+    };
+    let gone = before.keys().filter(|name| !after.contains_key(*name)).map(|name| record(name, None));
+    let set = after.iter().filter(|(name, value)| before.get(*name) != Some(value));
+    gone.chain(set.map(|(name, value)| record(name, Some(value)))).collect()
+}
+
+fn settle(
+    outcome: Result<Vec<MetadataRecord>, Refusal>,
+    validate_only: bool,
+    records: &mut Vec<MetadataRecord>,
+) -> (i16, Option<String>) {
+    match outcome {
+        Ok(planned) => {
+            if !validate_only {
+                records.extend(planned);
+            }
+            (0, None)
+        }
+        Err(refusal) => (refusal.code.code(), Some(refusal.message)),
+    }
+}

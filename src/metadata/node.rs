@@ -1,0 +1,109 @@
+//! This node's part of the metadata quorum: it holds the image, and when it is the active controller it
+//! decides what requests change.
+//!
+//! Decisions are made one after another. Requests that arrive while a batch is being written wait, and are
+//! then decided together, each upon the image with the ones before it, and written as one batch: under load a
+//! sync serves many requests. A reply goes out when its records are on disk, committed, and in this node's
+//! image.
+
+mod commands;
+mod controller_task;
+mod start;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use klamm_model::NodeId;
+use parking_lot::Mutex;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::image::Image;
+use crate::quorum::network::QuorumMessage;
+use controller_task::Job;
+
+pub use start::{QuorumSettings, Settings, StartError, Voter};
+
+/// A node of the metadata quorum. Dropping it stops it.
+pub struct MetadataNode {
+    id: NodeId,
+    images: watch::Receiver<Arc<Image>>,
+    jobs: mpsc::Sender<Box<dyn Job>>,
+    peers: mpsc::Sender<PeerCall>,
+    failure: watch::Receiver<Option<String>>,
+    stop: Mutex<Option<oneshot::Sender<()>>>,
+    thread: Mutex<Option<std::thread::JoinHandle<()>>>,
+}
+
+/// A message of another voter and where its answer goes.
+type PeerCall = (QuorumMessage, oneshot::Sender<std::io::Result<Bytes>>);
+
+/// Why a decision was not made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SubmitError {
+    /// Another node is the active controller, or none is.
+    #[error("node {0} is not the active controller")]
+    NotController(NodeId),
+    /// The metadata log cannot be written, or the node is stopping. Whether the change was made is not known.
+    #[error("the metadata log of node {0} cannot be written")]
+    Unavailable(NodeId),
+}
+
+impl MetadataNode {
+    /// The cluster as this node knows it now.
+    pub fn image(&self) -> Arc<Image> {
+        Arc::clone(&self.images.borrow())
+    }
+
+    /// Every image from now on; a slow reader skips some.
+    pub fn watch(&self) -> watch::Receiver<Arc<Image>> {
+        self.images.clone()
+    }
+
+    /// This node's number.
+    pub fn id(&self) -> NodeId {
+        self.id
+    }
+
+    /// Whether this node is the active controller.
+    pub fn is_controller(&self) -> bool {
+        self.images.borrow().controller == Some(self.id)
+    }
+
+    /// Waits until the quorum is lost for good on this node (its disk failed) and says why. It never returns
+    /// while all is well; the process cannot serve after it has.
+    pub async fn failure(&self) -> String {
+        let mut failure = self.failure.clone();
+        match failure.wait_for(Option::is_some).await {
+            Ok(reason) => reason.clone().unwrap_or_default(),
+            Err(_) => std::future::pending().await,
+        }
+    }
+
+    /// Answers a message of another voter.
+    ///
+    /// # Errors
+    /// When it cannot be understood, or this node is stopping.
+    pub async fn answer_peer(&self, message: QuorumMessage) -> std::io::Result<Bytes> {
+        let (sender, receiver) = oneshot::channel();
+        let stopped = || std::io::Error::other("this node is stopping");
+        self.peers.send((message, sender)).await.map_err(|_| stopped())?;
+        receiver.await.map_err(|_| stopped())?
+    }
+
+    /// Stops and waits until nothing is written any more. What was answered is on disk already.
+    pub fn shutdown(&self) {
+        drop(self.stop.lock().take());
+        let thread = self.thread.lock().take();
+        if let Some(thread) = thread
+            && thread.join().is_err()
+        {
+            tracing::error!("the metadata thread panicked");
+        }
+    }
+}
+
+impl Drop for MetadataNode {
+    fn drop(&mut self) {
+        self.shutdown();
+    }
+}

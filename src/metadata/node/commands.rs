@@ -1,0 +1,237 @@
+//! What can be asked of the active controller: one method a request. Each returns when this node's image has
+//! what the request changed.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use klamm_model::{ErrorCode, NodeId};
+use klamm_protocol::messages::alter_configs::{self, AlterConfigsRequest, AlterConfigsResponse};
+use klamm_protocol::messages::alter_partition::{AlterPartitionRequest, AlterPartitionResponse};
+use klamm_protocol::messages::broker_heartbeat::{BrokerHeartbeatRequest, BrokerHeartbeatResponse};
+use klamm_protocol::messages::broker_registration::{BrokerRegistrationRequest, BrokerRegistrationResponse};
+use klamm_protocol::messages::create_partitions::{
+    CreatePartitionsRequest, CreatePartitionsResponse, CreatePartitionsTopicResult,
+};
+use klamm_protocol::messages::create_topics::{
+    CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse,
+};
+use klamm_protocol::messages::delete_topics::{
+    DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse,
+};
+use klamm_protocol::messages::incremental_alter_configs::{
+    self, IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse,
+};
+use klamm_protocol::messages::unregister_broker::{UnregisterBrokerRequest, UnregisterBrokerResponse};
+use klamm_protocol::records::cluster_metadata::MetadataRecord;
+use tokio::sync::oneshot;
+
+use super::controller_task::Decision;
+use super::{MetadataNode, SubmitError};
+use crate::controller::{self, ControllerContext, Registration};
+use crate::image::Image;
+
+impl MetadataNode {
+    /// CreateTopics.
+    pub async fn create_topics(&self, request: CreateTopicsRequest) -> CreateTopicsResponse {
+        let request = Arc::new(request);
+        let asked = Arc::clone(&request);
+        let decided =
+            self.submit(move |image, context| controller::create_topics(image, context, &asked)).await;
+        decided.unwrap_or_else(|error| {
+            let result = |name: &str| CreatableTopicResult {
+                name: name.to_owned(),
+                error_code: error.code(),
+                error_message: Some(error.to_string()),
+                configs: Some(Vec::new()),
+                ..Default::default()
+            };
+            let topics = request.topics.iter().map(|topic| result(&topic.name)).collect();
+            CreateTopicsResponse { topics, ..Default::default() }
+        })
+    }
+
+    /// DeleteTopics.
+    pub async fn delete_topics(&self, request: DeleteTopicsRequest) -> DeleteTopicsResponse {
+        let request = Arc::new(request);
+        let asked = Arc::clone(&request);
+        let decided =
+            self.submit(move |image, context| controller::delete_topics(image, context, &asked)).await;
+        decided.unwrap_or_else(|error| {
+            let result = |name: Option<String>, topic_id| DeletableTopicResult {
+                name,
+                topic_id,
+                error_code: error.code(),
+                error_message: Some(error.to_string()),
+                ..Default::default()
+            };
+            let named = request.topic_names.iter().map(|name| result(Some(name.clone()), Default::default()));
+            let either = request.topics.iter().map(|topic| result(topic.name.clone(), topic.topic_id));
+            DeleteTopicsResponse { responses: named.chain(either).collect(), ..Default::default() }
+        })
+    }
+
+    /// CreatePartitions.
+    pub async fn create_partitions(&self, request: CreatePartitionsRequest) -> CreatePartitionsResponse {
+        let request = Arc::new(request);
+        let asked = Arc::clone(&request);
+        let decided =
+            self.submit(move |image, context| controller::create_partitions(image, context, &asked)).await;
+        decided.unwrap_or_else(|error| {
+            let result = |name: &str| CreatePartitionsTopicResult {
+                name: name.to_owned(),
+                error_code: error.code(),
+                error_message: Some(error.to_string()),
+                ..Default::default()
+            };
+            let results = request.topics.iter().map(|topic| result(&topic.name)).collect();
+            CreatePartitionsResponse { results, ..Default::default() }
+        })
+    }
+
+    /// IncrementalAlterConfigs.
+    pub async fn incremental_alter_configs(
+        &self,
+        request: IncrementalAlterConfigsRequest,
+    ) -> IncrementalAlterConfigsResponse {
+        let request = Arc::new(request);
+        let asked = Arc::clone(&request);
+        let decided = self
+            .submit(move |image, context| controller::incremental_alter_configs(image, context, &asked))
+            .await;
+        decided.unwrap_or_else(|error| {
+            let responses = request.resources.iter().map(|resource| {
+                incremental_alter_configs::AlterConfigsResourceResponse {
+                    error_code: error.code(),
+                    error_message: Some(error.to_string()),
+                    resource_type: resource.resource_type,
+                    resource_name: resource.resource_name.clone(),
+                    ..Default::default()
+                }
+            });
+            IncrementalAlterConfigsResponse { responses: responses.collect(), ..Default::default() }
+        })
+    }
+
+    /// AlterConfigs.
+    pub async fn alter_configs(&self, request: AlterConfigsRequest) -> AlterConfigsResponse {
+        let request = Arc::new(request);
+        let asked = Arc::clone(&request);
+        let decided =
+            self.submit(move |image, context| controller::alter_configs(image, context, &asked)).await;
+        decided.unwrap_or_else(|error| {
+            let responses =
+                request.resources.iter().map(|resource| alter_configs::AlterConfigsResourceResponse {
+                    error_code: error.code(),
+                    error_message: Some(error.to_string()),
+                    resource_type: resource.resource_type,
+                    resource_name: resource.resource_name.clone(),
+                    ..Default::default()
+                });
+            AlterConfigsResponse { responses: responses.collect(), ..Default::default() }
+        })
+    }
+
+    /// Makes topics that a client asked for, or internal ones, as the defaults say. The reply has one result a
+    /// name, as that of CreateTopics.
+    pub async fn auto_create_topics(&self, names: Vec<String>) -> CreateTopicsResponse {
+        let asked = names.clone();
+        let decided = self.submit(move |image, context| {
+            let names = asked.iter().map(String::as_str);
+            let request = controller::request_for_auto_creation(names, context.defaults);
+            controller::create_topics(image, context, &request)
+        });
+        decided.await.unwrap_or_else(|error| {
+            let result = |name: String| CreatableTopicResult {
+                name,
+                error_code: error.code(),
+                error_message: Some(error.to_string()),
+                ..Default::default()
+            };
+            CreateTopicsResponse { topics: names.into_iter().map(result).collect(), ..Default::default() }
+        })
+    }
+
+    /// Gives this node, which is broker and controller in one, its place in the cluster and the leadership of
+    /// what it holds. Returns its broker epoch.
+    ///
+    /// # Errors
+    /// When this node is not the active controller or cannot write.
+    pub async fn join_cluster(&self, registration: Registration) -> Result<i64, SubmitError> {
+        self.submit(move |image, _| controller::join_cluster(image, &registration)).await
+    }
+
+    /// BrokerRegistration, of another broker.
+    pub async fn register_broker(&self, request: BrokerRegistrationRequest) -> BrokerRegistrationResponse {
+        let decided = self.submit(move |image, _| controller::register_broker(image, &request)).await;
+        decided.unwrap_or_else(|error| BrokerRegistrationResponse {
+            error_code: error.code(),
+            ..Default::default()
+        })
+    }
+
+    /// BrokerHeartbeat.
+    pub async fn heartbeat_broker(&self, request: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse {
+        let decided = self.submit(move |image, _| controller::heartbeat_broker(image, &request)).await;
+        decided.unwrap_or_else(|error| BrokerHeartbeatResponse {
+            error_code: error.code(),
+            ..Default::default()
+        })
+    }
+
+    /// UnregisterBroker.
+    pub async fn unregister_broker(&self, request: UnregisterBrokerRequest) -> UnregisterBrokerResponse {
+        let decided = self.submit(move |image, _| controller::unregister_broker(image, &request)).await;
+        decided.unwrap_or_else(|error| UnregisterBrokerResponse {
+            error_code: error.code(),
+            error_message: Some(error.to_string()),
+            ..Default::default()
+        })
+    }
+
+    /// AlterPartition: a leader proposes a new ISR.
+    pub async fn alter_partition(&self, request: AlterPartitionRequest) -> AlterPartitionResponse {
+        let decided = self.submit(move |image, _| controller::alter_partition(image, &request)).await;
+        decided
+            .unwrap_or_else(|error| AlterPartitionResponse { error_code: error.code(), ..Default::default() })
+    }
+
+    /// Gives a broker its next block of producer ids. Blocks are never given twice, also not after a crash.
+    ///
+    /// # Errors
+    /// 102 and 77 for a broker that is not registered in this epoch; 41 where this is not the controller.
+    pub async fn allocate_producer_ids(
+        &self,
+        broker: NodeId,
+        broker_epoch: i64,
+    ) -> Result<Range<i64>, ErrorCode> {
+        let decided =
+            self.submit(move |image, _| controller::allocate_producer_ids(image, broker, broker_epoch)).await;
+        decided.unwrap_or_else(|error| Err(error.error_code()))
+    }
+
+    /// Has a request decided and waits until what it changed is on disk, committed and in the image.
+    async fn submit<F, R>(&self, decide: F) -> Result<R, SubmitError>
+    where
+        F: FnMut(&Image, &ControllerContext<'_>) -> (Vec<MetadataRecord>, R) + Send + 'static,
+        R: Send + 'static,
+    {
+        let (sender, receiver) = oneshot::channel();
+        let unavailable = || SubmitError::Unavailable(self.id);
+        self.jobs.send(Box::new(Decision::new(decide, sender))).await.map_err(|_| unavailable())?;
+        receiver.await.map_err(|_| unavailable())?
+    }
+}
+
+impl SubmitError {
+    /// Kafka's code for it.
+    pub fn error_code(&self) -> ErrorCode {
+        match self {
+            SubmitError::NotController(_) => ErrorCode::NotController,
+            SubmitError::Unavailable(_) => ErrorCode::KafkaStorageError,
+        }
+    }
+
+    fn code(&self) -> i16 {
+        self.error_code().code()
+    }
+}

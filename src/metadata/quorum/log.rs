@@ -1,0 +1,254 @@
+//! openraft's log storage over our files: `log`, `vote` and `committed`.
+//!
+//! ```text
+//! vote:      magic "KLAMMVOT" | version u32 | term u64 | node u64 | committed u8 | CRC32C u32
+//! committed: term u64 | index u64 | CRC32C u32
+//! ```
+//!
+//! `vote` is replaced as a whole and synced. `committed` is only a hint that lets a restart apply at once what
+//! it applied before; it is written in place and never synced.
+
+use std::io;
+use std::ops::{Bound, RangeBounds};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::{Buf, BufMut};
+use klamm_io::{Disk, File, OpenMode};
+use openraft::storage::{IOFlushed, LogState, RaftLogStorage};
+use openraft::{OptionalSend, RaftLogReader};
+use parking_lot::Mutex;
+
+use super::disk_thread::DiskThread;
+use super::log_file::LogFile;
+use super::{Entry, LogId, TypeConfig, Vote, entry};
+
+const VOTE_MAGIC: &[u8; 8] = b"KLAMMVOT";
+const VOTE_VERSION: u32 = 1;
+const VOTE_LEN: usize = 33;
+const COMMITTED_LEN: usize = 20;
+
+/// The log of this voter. Clones read and write the same one.
+#[derive(Clone)]
+pub(crate) struct LogStore {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    disk: Arc<dyn Disk>,
+    thread: DiskThread,
+    vote_path: PathBuf,
+    committed_file: Arc<dyn File>,
+    state: Mutex<State>,
+}
+
+struct State {
+    log: LogFile,
+    vote: Option<Vote>,
+    committed: Option<LogId>,
+    bytes_appended: u64,
+}
+
+impl LogStore {
+    /// Opens the files in `dir`, which exists, or makes them.
+    pub(crate) fn open(disk: &Arc<dyn Disk>, thread: &DiskThread, dir: &Path) -> io::Result<LogStore> {
+        let opened = LogFile::open(&**disk, &dir.join("log"))?;
+        if opened.cut > 0 {
+            tracing::warn!(
+                "{} bytes of a torn entry were cut off the metadata log in {}",
+                opened.cut,
+                dir.display()
+            );
+        }
+        let vote_path = dir.join("vote");
+        let vote = if disk.exists(&vote_path)? {
+            Some(decode_vote(&vote_path, &disk.read(&vote_path)?)?)
+        } else {
+            None
+        };
+        let committed_file = disk.open(&dir.join("committed"), OpenMode::CreateOrOpen)?;
+        let committed = read_committed(&*committed_file)?;
+        let last = opened.log.last().map(|id| id.index);
+        if let Some(committed) = committed
+            && last.is_none_or(|last| last < committed.index)
+        {
+            let found = last.map_or_else(|| "none".to_owned(), |last| last.to_string());
+            let why = format!(
+                "the metadata log in {} is damaged: entry {} was acknowledged, and the last whole one is {found}",
+                dir.display(),
+                committed.index
+            );
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        }
+        let state = State { log: opened.log, vote, committed, bytes_appended: 0 };
+        let shared = Shared {
+            disk: Arc::clone(disk),
+            thread: thread.clone(),
+            vote_path,
+            committed_file,
+            state: Mutex::new(state),
+        };
+        Ok(LogStore { shared: Arc::new(shared) })
+    }
+
+    /// Whether this voter never took part in anything.
+    pub(crate) fn is_pristine(&self) -> bool {
+        let state = self.shared.state.lock();
+        state.vote.is_none() && state.log.last().is_none()
+    }
+
+    /// How many bytes were appended since the last call.
+    pub(crate) fn take_bytes_appended(&self) -> u64 {
+        std::mem::take(&mut self.shared.state.lock().bytes_appended)
+    }
+}
+
+impl RaftLogReader<TypeConfig> for LogStore {
+    async fn try_get_log_entries<RB>(&mut self, range: RB) -> Result<Vec<Entry>, io::Error>
+    where
+        RB: RangeBounds<u64> + Clone + std::fmt::Debug + OptionalSend,
+    {
+        let from = match range.start_bound() {
+            Bound::Included(from) => *from,
+            Bound::Excluded(before) => before + 1,
+            Bound::Unbounded => 0,
+        };
+        let until = match range.end_bound() {
+            Bound::Included(last) => last.saturating_add(1),
+            Bound::Excluded(until) => *until,
+            Bound::Unbounded => u64::MAX,
+        };
+        self.shared.state.lock().log.read(from, until)
+    }
+
+    async fn read_vote(&mut self) -> Result<Option<Vote>, io::Error> {
+        Ok(self.shared.state.lock().vote)
+    }
+}
+
+impl RaftLogStorage<TypeConfig> for LogStore {
+    type LogReader = LogStore;
+
+    async fn get_log_state(&mut self) -> Result<LogState<TypeConfig>, io::Error> {
+        let state = self.shared.state.lock();
+        Ok(LogState { last_purged_log_id: state.log.purged(), last_log_id: state.log.last() })
+    }
+
+    async fn get_log_reader(&mut self) -> LogStore {
+        self.clone()
+    }
+
+    async fn save_vote(&mut self, vote: &Vote) -> Result<(), io::Error> {
+        let (shared, vote) = (Arc::clone(&self.shared), *vote);
+        let write = move || {
+            shared.disk.replace(&shared.vote_path, &encode_vote(&vote))?;
+            shared.state.lock().vote = Some(vote);
+            Ok(())
+        };
+        self.shared.thread.run(write).await
+    }
+
+    async fn save_committed(&mut self, committed: Option<LogId>) -> Result<(), io::Error> {
+        let Some(committed) = committed else { return Ok(()) };
+        self.shared.committed_file.write_all_at(&[&encode_committed(committed)], 0)?;
+        self.shared.state.lock().committed = Some(committed);
+        Ok(())
+    }
+
+    async fn read_committed(&mut self) -> Result<Option<LogId>, io::Error> {
+        Ok(self.shared.state.lock().committed)
+    }
+
+    async fn append<I>(&mut self, entries: I, callback: IOFlushed<TypeConfig>) -> Result<(), io::Error>
+    where
+        I: IntoIterator<Item = Entry> + OptionalSend,
+        I::IntoIter: OptionalSend,
+    {
+        let entries: Vec<Entry> = entries.into_iter().collect();
+        let file = {
+            let mut state = self.shared.state.lock();
+            state.bytes_appended += state.log.append(&entries)?;
+            state.log.file()
+        };
+        self.shared.thread.sync(file, Box::new(move |result| callback.io_completed(result)));
+        Ok(())
+    }
+
+    async fn truncate_after(&mut self, last_log_id: Option<LogId>) -> Result<(), io::Error> {
+        let shared = Arc::clone(&self.shared);
+        self.shared.thread.run(move || shared.state.lock().log.truncate_after(last_log_id)).await
+    }
+
+    async fn purge(&mut self, log_id: LogId) -> Result<(), io::Error> {
+        let shared = Arc::clone(&self.shared);
+        let rewrite = move || {
+            let mut state = shared.state.lock();
+            if state.log.purged().is_none_or(|purged| purged.index < log_id.index) {
+                state.log = state.log.without(&*shared.disk, log_id)?;
+            }
+            Ok(())
+        };
+        self.shared.thread.run(rewrite).await
+    }
+}
+
+fn encode_vote(vote: &Vote) -> Vec<u8> {
+    let mut out = Vec::with_capacity(VOTE_LEN);
+    out.put_slice(VOTE_MAGIC);
+    out.put_u32(VOTE_VERSION);
+    out.put_u64(vote.leader_id.term);
+    out.put_u64(vote.leader_id.voted_for);
+    out.put_u8(u8::from(vote.committed));
+    let checksum = crc32c::crc32c(&out);
+    out.put_u32(checksum);
+    out
+}
+
+fn decode_vote(path: &Path, content: &[u8]) -> io::Result<Vote> {
+    let invalid = |why: &str| {
+        io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("the vote in {} cannot be used: {why}", path.display()),
+        )
+    };
+    if content.len() < 12 || &content[..8] != VOTE_MAGIC {
+        return Err(invalid("it is no vote of Klamm"));
+    }
+    let mut fields = &content[8..];
+    let version = fields.get_u32();
+    if version != VOTE_VERSION {
+        return Err(invalid(&format!(
+            "its format is version {version}, and this Klamm knows {VOTE_VERSION}"
+        )));
+    }
+    if content.len() != VOTE_LEN {
+        return Err(invalid("it has the wrong length"));
+    }
+    let (term, node, committed) = (fields.get_u64(), fields.get_u64(), fields.get_u8());
+    if crc32c::crc32c(&content[..VOTE_LEN - 4]) != fields.get_u32() {
+        return Err(invalid("its checksum is wrong"));
+    }
+    Ok(if committed == 1 { Vote::new_committed(term, node) } else { Vote::new(term, node) })
+}
+
+fn encode_committed(committed: LogId) -> Vec<u8> {
+    let mut out = Vec::with_capacity(COMMITTED_LEN);
+    out.put_u64(entry::term_of(&committed));
+    out.put_u64(committed.index);
+    let checksum = crc32c::crc32c(&out);
+    out.put_u32(checksum);
+    out
+}
+
+/// The hint, if a crash left it whole.
+fn read_committed(file: &dyn File) -> io::Result<Option<LogId>> {
+    let mut content = [0; COMMITTED_LEN];
+    if file.len()? < COMMITTED_LEN as u64 {
+        return Ok(None);
+    }
+    file.read_exact_at(&mut content, 0)?;
+    let mut fields = &content[..];
+    let (term, index) = (fields.get_u64(), fields.get_u64());
+    let whole = crc32c::crc32c(&content[..COMMITTED_LEN - 4]) == fields.get_u32();
+    Ok(whole.then(|| entry::log_id(term, index)))
+}
