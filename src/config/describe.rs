@@ -216,3 +216,7 @@ fn broker_synonyms(name: &str, dynamic: &DynamicConfigs<'_>, broker: &BrokerConf
     let before = synonyms.iter().take_while(|synonym| synonym.name != name).count();
     synonyms.split_off(before)
 }
+
+#[cfg(test)]
+#[path = "describe_tests.rs"]
+mod tests;

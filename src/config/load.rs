@@ -104,16 +104,16 @@ impl Loading {
         if let Some((path, text)) = &sources.file {
             let path = Arc::new(path.clone());
             let at = |line| Source::File { path: Arc::clone(&path), line };
-            match parse_properties(text) {
-                Ok(properties) => {
-                    for property in properties {
-                        self.set_from_file(property.key, property.value, at(property.line));
-                    }
-                }
-                Err(mistakes) => self.errors.extend(mistakes.into_iter().map(|(line, problem)| {
-                    ConfigError { source_of_value: Some(at(line)), key: String::new(), found: None, problem }
-                })),
+            let (properties, mistakes) = parse_properties(text);
+            for property in properties {
+                self.set_from_file(property.key, property.value, at(property.line));
             }
+            self.errors.extend(mistakes.into_iter().map(|(line, problem)| ConfigError {
+                source_of_value: Some(at(line)),
+                key: String::new(),
+                found: None,
+                problem,
+            }));
         }
         for (variable, key, value) in settings_of_environment(&sources.environment) {
             self.settings.insert(key, (value, Source::Variable(variable)));
@@ -544,3 +544,7 @@ fn unknown_key(name: &str, source: &Source) -> String {
         None => format!("{name} is no setting that Klamm knows; it has no effect"),
     }
 }
+
+#[cfg(test)]
+#[path = "load_tests.rs"]
+mod tests;

@@ -12,10 +12,10 @@ pub struct Property {
     pub value: String,
 }
 
-/// All settings in the order of the file, or for each line that cannot be read its number and what is wrong.
+/// All settings in the order of the file, and for each line that cannot be read its number and what is wrong.
 ///
 /// Java refuses a file for one thing only: `\u` without four hexadecimal digits.
-pub fn parse_properties(text: &str) -> Result<Vec<Property>, Vec<(usize, String)>> {
+pub fn parse_properties(text: &str) -> (Vec<Property>, Vec<(usize, String)>) {
     let (mut properties, mut mistakes) = (Vec::new(), Vec::new());
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     for (line, logical) in logical_lines(text) {
@@ -25,7 +25,7 @@ pub fn parse_properties(text: &str) -> Result<Vec<Property>, Vec<(usize, String)
             (Err(mistake), _) | (_, Err(mistake)) => mistakes.push((line, mistake)),
         }
     }
-    if mistakes.is_empty() { Ok(properties) } else { Err(mistakes) }
+    (properties, mistakes)
 }
 
 fn is_blank(letter: char) -> bool {
@@ -111,7 +111,8 @@ mod tests {
     use super::*;
 
     fn check(text: &str, expected: &[(usize, &str, &str)]) {
-        let found = parse_properties(text).unwrap();
+        let (found, mistakes) = parse_properties(text);
+        assert_eq!(mistakes, [], "{text:?}");
         let found: Vec<_> = found.iter().map(|p| (p.line, p.key.as_str(), p.value.as_str())).collect();
         assert_eq!(found, expected, "{text:?}");
     }
@@ -143,7 +144,7 @@ mod tests {
     #[test]
     fn a_cut_unicode_escape_is_told_with_its_line() {
         for text in ["ok=1\nbad=\\u12", "ok=1\nbad=\\u12g4", "ok=1\nbad=\\u12é"] {
-            let mistakes = parse_properties(text).unwrap_err();
+            let (_, mistakes) = parse_properties(text);
             assert_eq!(mistakes.len(), 1, "{text}");
             assert_eq!(mistakes[0].0, 2, "{text}");
         }

@@ -116,10 +116,10 @@ fn is_duration(text: &str) -> bool {
 pub(crate) fn expectation(key: &Key) -> String {
     let (noun, least, greatest) = match key.kind {
         Kind::Boolean => return "true or false".to_owned(),
-        Kind::Int => ("a whole number", f64::from(i32::MIN), i32::MAX.to_string()),
-        Kind::Short => ("a whole number", f64::from(i16::MIN), i16::MAX.to_string()),
-        Kind::Long => ("a whole number", i64::MIN as f64, i64::MAX.to_string()),
-        Kind::Double => ("a number", f64::NEG_INFINITY, String::new()),
+        Kind::Int => ("a whole number", i32::MIN.to_string(), i32::MAX.to_string()),
+        Kind::Short => ("a whole number", i16::MIN.to_string(), i16::MAX.to_string()),
+        Kind::Long => ("a whole number", i64::MIN.to_string(), i64::MAX.to_string()),
+        Kind::Double => ("a number", String::new(), String::new()),
         Kind::List => return list_expectation(&key.allowed),
         Kind::String | Kind::Class | Kind::Password => return text_expectation(&key.allowed),
     };
@@ -216,6 +216,7 @@ mod tests {
             ("num.partitions", "expected a whole number from 1 to 2147483647"),
             ("offset.metadata.max.bytes", "expected a whole number from -2147483648 to 2147483647"),
             ("compression.gzip.level", "expected a whole number from 1 to 9, or -1"),
+            ("log.retention.ms", "expected a whole number from -9223372036854775808 to 9223372036854775807"),
             ("log.cleaner.min.cleanable.ratio", "expected a number from 0 to 1"),
             ("auto.create.topics.enable", "expected true or false"),
             ("log.cleanup.policy", "expected a list, each item once, of compact, delete"),
