@@ -1,1 +1,58 @@
-//! klamm-cli
+//! The command line: arguments, what the broker says at start and stop, and the composition of the process.
+//!
+//! This crate must never decide anything about data or the protocol: it reads settings, puts the other crates
+//! together, and tells a person what happens.
+
+mod arguments;
+mod banner;
+mod compose;
+mod settings;
+
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+
+use clap::Parser;
+use tracing_subscriber::EnvFilter;
+
+use arguments::Arguments;
+pub use banner::{BoundListener, start_line};
+
+/// The exit code for everything that keeps the broker from running.
+const FAILED: u8 = 1;
+
+/// Runs the process until it is told to stop, and returns its exit code: 0 after a clean stop, 1 if it could not
+/// start or run, 2 for wrong arguments.
+pub fn run() -> ExitCode {
+    let arguments = Arguments::parse();
+    log_to_stderr();
+    let loaded = settings::load(arguments, &klamm_io::SystemDisk, std::env::vars_os());
+    let (config, warnings) = match loaded {
+        Ok(loaded) => loaded,
+        Err(message) => return fail(&message),
+    };
+    for warning in warnings {
+        tracing::warn!("{warning}");
+    }
+    match compose::serve(config) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(&format!("{error:#}")),
+    }
+}
+
+/// Logs go to stderr, so that stdout holds the start line alone. `KLAMM_LOG` says how much, as `debug` or
+/// `klamm_server=debug,warn`.
+fn log_to_stderr() {
+    let filter = EnvFilter::try_from_env("KLAMM_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .init();
+}
+
+/// Tells why the process ends. It is no log line: it must be seen whatever `KLAMM_LOG` says.
+fn fail(message: &str) -> ExitCode {
+    // Nothing is left to do if stderr is closed.
+    let _ = writeln!(std::io::stderr(), "klamm: {message}");
+    ExitCode::from(FAILED)
+}

@@ -1,0 +1,66 @@
+//! The composition of the process: the only place that knows every crate and puts them together.
+
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Context;
+use klamm_config::BrokerConfig;
+use klamm_io::{SystemClock, SystemDisk, SystemNetwork, SystemRandom};
+use klamm_server::Machine;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::banner::{BoundListener, start_line};
+
+/// Runs the broker until SIGTERM or SIGINT.
+pub(crate) fn serve(config: BrokerConfig) -> anyhow::Result<()> {
+    raise_open_files_limit();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .thread_name("klamm")
+        .build()
+        .context("start the threads that serve requests")?;
+    runtime.block_on(async {
+        let mut terminate = signal(SignalKind::terminate()).context("wait for SIGTERM")?;
+        let mut interrupt = signal(SignalKind::interrupt()).context("wait for SIGINT")?;
+        let machine = Machine {
+            disk: Arc::new(SystemDisk),
+            network: Arc::new(SystemNetwork),
+            clock: Arc::new(SystemClock::new()),
+            random: Arc::new(SystemRandom),
+        };
+        let server = klamm_server::start(config.clone(), machine).await?;
+        let listeners = server.listeners.iter().map(|(name, address, is_controller)| BoundListener {
+            name: name.clone(),
+            address: *address,
+            is_controller: *is_controller,
+        });
+        announce(&config, &listeners.collect::<Vec<_>>());
+        tokio::select! {
+            biased;
+            _ = terminate.recv() => tracing::info!("stopping: SIGTERM"),
+            _ = interrupt.recv() => tracing::info!("stopping: SIGINT"),
+        }
+        server.stop().await;
+        tracing::info!("stopped; the logs are closed cleanly");
+        Ok(())
+    })
+}
+
+/// A partition needs several descriptors and a client one: what the system allows is taken in full.
+fn raise_open_files_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::warn!("the limit of open files stays at {:?}: {error}", limit.current);
+    }
+}
+
+/// Prints the start line. A closed stdout is no reason to stop.
+fn announce(config: &BrokerConfig, bound: &[BoundListener]) {
+    let working_dir = std::env::current_dir().unwrap_or_default();
+    let line = start_line(env!("CARGO_PKG_VERSION"), config, bound, Path::new(&working_dir));
+    let mut stdout = std::io::stdout();
+    let _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
+}
