@@ -1,1 +1,44 @@
-//! klamm-coordinator
+//! The group coordinator: classic consumer groups and committed offsets, kept in `__consumer_offsets`.
+//!
+//! `group` holds the pure state machine of one partition of that topic; `runtime` gives each partition
+//! that this node leads a mailbox, a log and a timer; `api` turns version-free requests into messages
+//! to the right mailboxes and joins their replies.
+//!
+//! This crate must never open a file or a socket, never answer before the records that the answer rests
+//! on are below the high watermark, and never change what the log persists except through
+//! [`group::GroupShard::replay`]. The state machine in `group` must never read a clock, draw a random
+//! number or spawn a task: time and randomness are handed to it.
+
+mod api;
+mod coordinator;
+pub mod group;
+pub mod runtime;
+mod settings;
+
+pub use coordinator::{Client, GroupCoordinator, GroupEnvironment};
+pub use settings::GroupSettings;
+
+/// The partition of `__consumer_offsets` that a group belongs to, out of `count`: the absolute value of
+/// Java's `String.hashCode`, 0 for the smallest int, as Kafka's `Utils.abs`.
+pub fn partition_of(group: &str, count: i32) -> i32 {
+    let hash =
+        group.encode_utf16().fold(0_i32, |hash, unit| hash.wrapping_mul(31).wrapping_add(i32::from(unit)));
+    hash.checked_abs().unwrap_or(0) % count.max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::partition_of;
+
+    /// A group that is looked for in another partition than where Kafka put it has lost its offsets.
+    /// These are partitions in which Apache Kafka stored the groups.
+    #[test]
+    fn groups_are_where_kafka_puts_them() {
+        for (group, partition) in [("static", 38), ("simple", 32), ("classic", 26), ("left", 17), ("", 0)] {
+            assert_eq!(partition_of(group, 50), partition, "{group}");
+        }
+        // The hash of this string is i32::MIN, whose absolute value does not exist.
+        assert_eq!(partition_of("polygenelubricants", 50), 0);
+        assert_eq!(partition_of("群组", 50), partition_of("\u{7fa4}\u{7ec4}", 50));
+    }
+}

@@ -1,0 +1,88 @@
+//! DescribeGroups, ListGroups and DeleteGroups.
+
+use klamm_model::ErrorCode;
+use klamm_protocol::messages::delete_groups::{
+    DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse,
+};
+use klamm_protocol::messages::describe_groups::{
+    DescribeGroupsRequest, DescribeGroupsResponse, DescribedGroup,
+};
+use klamm_protocol::messages::list_groups::{ListGroupsRequest, ListGroupsResponse};
+
+use super::error_of;
+use crate::coordinator::{Client, GroupCoordinator};
+use crate::group::{Reply, Request};
+
+impl GroupCoordinator {
+    /// DescribeGroups. What the client may do with each group is for the caller to add.
+    pub async fn describe_groups(
+        &self,
+        client: &Client,
+        request: DescribeGroupsRequest,
+    ) -> DescribeGroupsResponse {
+        let mut response = DescribeGroupsResponse::default();
+        for group in request.groups {
+            let version = client.api_version;
+            let reply = if group.is_empty() {
+                Reply::Refused(ErrorCode::InvalidGroupId)
+            } else {
+                self.ask(&group, Request::Describe { version, group: group.clone() }).await
+            };
+            response.groups.push(match reply {
+                Reply::Describe(described) => described,
+                other => DescribedGroup {
+                    error_code: error_of(&other).code(),
+                    group_id: group,
+                    ..DescribedGroup::default()
+                },
+            });
+        }
+        response
+    }
+
+    /// ListGroups: the groups whose coordinator is this node, by name.
+    pub async fn list_groups(&self, _client: &Client, request: ListGroupsRequest) -> ListGroupsResponse {
+        let mut response = ListGroupsResponse::default();
+        let mailboxes = match self.all_mailboxes() {
+            Ok(mailboxes) => mailboxes,
+            Err(error) => {
+                response.error_code = error.code();
+                return response;
+            }
+        };
+        for mailbox in mailboxes {
+            let (states, types) = (request.states_filter.clone(), request.types_filter.clone());
+            // A mailbox that closes meanwhile has no groups of this node any more.
+            if let Reply::List(groups) = mailbox.ask(Request::List { states, types }).await {
+                response.groups.extend(groups);
+            }
+        }
+        response.groups.sort_by(|a, b| a.group_id.cmp(&b.group_id));
+        response
+    }
+
+    /// DeleteGroups. Only a group without members goes.
+    pub async fn delete_groups(
+        &self,
+        _client: &Client,
+        request: DeleteGroupsRequest,
+    ) -> DeleteGroupsResponse {
+        let mut response = DeleteGroupsResponse::default();
+        for group in request.groups_names {
+            let reply = if group.is_empty() {
+                Reply::Refused(ErrorCode::InvalidGroupId)
+            } else {
+                self.ask(&group, Request::Delete { group: group.clone() }).await
+            };
+            response.results.push(match reply {
+                Reply::Delete(result) => result,
+                other => DeletableGroupResult {
+                    error_code: error_of(&other).code(),
+                    group_id: group,
+                    ..DeletableGroupResult::default()
+                },
+            });
+        }
+        response
+    }
+}

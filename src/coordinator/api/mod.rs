@@ -1,0 +1,19 @@
+//! The requests as the server hands them over: arguments are checked that need no group, topics are looked
+//! up, and the forms of old versions are turned into that of today and back.
+
+mod admin;
+mod membership;
+mod offset_commit;
+mod offset_fetch;
+
+use klamm_model::ErrorCode;
+
+use crate::group::Reply;
+
+/// The error of a reply that is not of the kind that was asked for.
+fn error_of(reply: &Reply) -> ErrorCode {
+    match reply {
+        Reply::Refused(error) => *error,
+        _ => ErrorCode::UnknownServerError,
+    }
+}

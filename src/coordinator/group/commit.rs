@@ -1,0 +1,208 @@
+//! OffsetCommit and OffsetDelete.
+
+use std::sync::Arc;
+
+use klamm_model::{ErrorCode, TimestampMs};
+use klamm_protocol::messages::offset_commit::{
+    OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic, OffsetCommitResponse,
+    OffsetCommitResponsePartition, OffsetCommitResponseTopic,
+};
+use klamm_protocol::messages::offset_delete::{
+    OffsetDeleteRequest, OffsetDeleteResponse, OffsetDeleteResponsePartition, OffsetDeleteResponseTopic,
+};
+
+use super::classic::{CONSUMER, Group, State};
+use super::message::{Effects, Now, Reply, Then, Ticket};
+use super::offsets::CommittedOffset;
+use super::record::GroupRecord;
+use super::{GroupShard, Turn};
+
+/// The first version whose clients know GROUP_ID_NOT_FOUND as an answer (KIP-848).
+const FIRST_VERSION_WITH_GROUP_NOT_FOUND: i16 = 9;
+
+impl GroupShard {
+    pub(super) fn commit(
+        &mut self,
+        now: Now,
+        ticket: Ticket,
+        version: i16,
+        request: &OffsetCommitRequest,
+    ) -> Effects {
+        let checked = match self.turn(now, &request.group_id) {
+            Some((group, turn)) => check(turn, group, request),
+            // Without a generation it comes from a consumer that assigns itself, or from a tool: the
+            // offsets alone make the group.
+            None if request.generation_id_or_member_epoch < 0 => Ok(()),
+            None if version >= FIRST_VERSION_WITH_GROUP_NOT_FOUND => Err(ErrorCode::GroupIdNotFound),
+            None => Err(ErrorCode::IllegalGeneration),
+        };
+        if let Err(error) = checked {
+            return Effects::reply(ticket, Reply::Refused(error));
+        }
+        let (records, reply) = self.records_of(now, request);
+        if records.is_empty() {
+            return Effects::reply(ticket, Reply::Commit(reply));
+        }
+        Effects::write(records, Then::Reply { ticket, reply: Reply::Commit(reply) })
+    }
+
+    fn records_of(
+        &self,
+        now: Now,
+        request: &OffsetCommitRequest,
+    ) -> (Vec<GroupRecord>, OffsetCommitResponse) {
+        let known = self.groups.get_key_value(&*request.group_id).map(|(id, _)| id.clone());
+        let group = known.unwrap_or_else(|| request.group_id.as_str().into());
+        let metadata_max = usize::try_from(self.settings.offset_metadata_max_bytes).unwrap_or(0);
+        let mut records = Vec::new();
+        let mut reply = OffsetCommitResponse::default();
+        for topic in &request.topics {
+            let known = self.topics.get(&*topic.name).cloned();
+            let name: Arc<str> = known.unwrap_or_else(|| topic.name.as_str().into());
+            let mut answered = answer_topic(topic);
+            for partition in &topic.partitions {
+                let metadata = partition.committed_metadata.as_deref().unwrap_or_default();
+                let is_too_long =
+                    metadata.len() > metadata_max && metadata.encode_utf16().count() > metadata_max;
+                if is_too_long {
+                    answered.partitions.push(answer(partition, ErrorCode::OffsetMetadataTooLarge));
+                    continue;
+                }
+                answered.partitions.push(answer(partition, ErrorCode::None));
+                records.push(GroupRecord::Offset {
+                    group: group.clone(),
+                    topic: name.clone(),
+                    partition: partition.partition_index,
+                    value: Some(committed(now.wall_ms, request, topic, partition)),
+                });
+            }
+            reply.topics.push(answered);
+        }
+        (records, reply)
+    }
+
+    pub(super) fn delete_offsets(&mut self, ticket: Ticket, request: OffsetDeleteRequest) -> Effects {
+        let checked = match self.groups.get_key_value(&*request.group_id) {
+            None => Err(ErrorCode::GroupIdNotFound),
+            Some((_, group)) if group.state == State::Empty => Ok(group),
+            Some((_, group)) if group.protocol_type.as_deref() == Some(CONSUMER) => Ok(group),
+            Some(_) => Err(ErrorCode::NonEmptyGroup),
+        };
+        let group = match checked {
+            Ok(group) => group,
+            Err(error) => {
+                let reply = OffsetDeleteResponse { error_code: error.code(), ..Default::default() };
+                return Effects::reply(ticket, Reply::DeleteOffsets(reply));
+            }
+        };
+        let mut records = Vec::new();
+        let mut reply = OffsetDeleteResponse::default();
+        for topic in &request.topics {
+            let is_read = group.state != State::Empty && group.is_subscribed_to(&topic.name);
+            let error = if is_read { ErrorCode::GroupSubscribedToTopic } else { ErrorCode::None };
+            let mut answered = OffsetDeleteResponseTopic { name: topic.name.clone(), ..Default::default() };
+            for partition in topic.partitions.iter().map(|partition| partition.partition_index) {
+                let error_code = error.code();
+                let answer = OffsetDeleteResponsePartition { partition_index: partition, error_code };
+                answered.partitions.push(answer);
+                if !is_read {
+                    records.extend(self.offset_tombstone(group, &topic.name, partition));
+                }
+            }
+            reply.topics.push(answered);
+        }
+        let reply = Reply::DeleteOffsets(reply);
+        if records.is_empty() {
+            return Effects::reply(ticket, reply);
+        }
+        Effects::write(records, Then::Reply { ticket, reply })
+    }
+
+    /// The tombstone for a partition that has a committed or a pending offset.
+    pub(super) fn offset_tombstone(&self, group: &Group, topic: &str, partition: i32) -> Option<GroupRecord> {
+        let name = self.topics.get(topic)?.clone();
+        let is_committed = group.offsets.get(topic).is_some_and(|all| all.contains_key(&partition));
+        let is_there = is_committed || self.pending.contains(&group.id, &name, partition);
+        let group = group.id.clone();
+        is_there.then_some(GroupRecord::Offset { group, topic: name, partition, value: None })
+    }
+
+    /// Deletes the offsets of topics that exist no more, pending ones too.
+    pub(super) fn drop_topics(&mut self, ticket: Ticket, topics: &[String]) -> Effects {
+        let mut records = Vec::new();
+        for group in self.groups.values() {
+            for topic in topics {
+                let committed = group.offsets.get(topic.as_str()).into_iter().flat_map(|all| all.keys());
+                let pending = self.pending.places_of(&group.id).filter(|place| *place.1 == **topic);
+                let mut partitions: Vec<i32> = committed.copied().collect();
+                partitions.extend(pending.map(|place| place.2));
+                partitions.sort_unstable();
+                partitions.dedup();
+                for partition in partitions {
+                    records.extend(self.offset_tombstone(group, topic, partition));
+                }
+            }
+        }
+        if records.is_empty() {
+            return Effects::reply(ticket, Reply::TopicsDeleted);
+        }
+        Effects::write(records, Then::Reply { ticket, reply: Reply::TopicsDeleted })
+    }
+}
+
+/// Whether the commit is one that the group allows now.
+fn check(mut turn: Turn<'_>, group: &Group, request: &OffsetCommitRequest) -> Result<(), ErrorCode> {
+    let generation = request.generation_id_or_member_epoch;
+    let instance_id = request.group_instance_id.as_deref();
+    if generation < 0 && group.state == State::Empty {
+        return Ok(());
+    }
+    if generation < 0 && request.member_id.is_empty() && instance_id.is_none() {
+        return Err(ErrorCode::UnknownMemberId);
+    }
+    group.check_member(&request.member_id, instance_id)?;
+    if generation != group.generation {
+        return Err(ErrorCode::IllegalGeneration);
+    }
+    match group.state {
+        State::CompletingRebalance => Err(ErrorCode::RebalanceInProgress),
+        State::Stable | State::PreparingRebalance => {
+            // A commit shows that the member lives as well as a heartbeat does.
+            turn.restart_session(group, &request.member_id);
+            Ok(())
+        }
+        State::Empty => Ok(()),
+    }
+}
+
+fn committed(
+    now_ms: TimestampMs,
+    request: &OffsetCommitRequest,
+    topic: &OffsetCommitRequestTopic,
+    partition: &OffsetCommitRequestPartition,
+) -> CommittedOffset {
+    let retention_ms = Some(request.retention_time_ms).filter(|retention| *retention >= 0);
+    let said = partition.commit_timestamp;
+    CommittedOffset {
+        offset: partition.committed_offset,
+        leader_epoch: partition.committed_leader_epoch,
+        metadata: partition.committed_metadata.clone().unwrap_or_default(),
+        commit_timestamp_ms: if said < 0 { now_ms } else { said },
+        expire_timestamp_ms: retention_ms.map(|retention| now_ms.saturating_add(retention)),
+        topic_id: topic.topic_id,
+        record_offset: -1,
+    }
+}
+
+fn answer_topic(topic: &OffsetCommitRequestTopic) -> OffsetCommitResponseTopic {
+    OffsetCommitResponseTopic {
+        name: topic.name.clone(),
+        topic_id: topic.topic_id,
+        ..OffsetCommitResponseTopic::default()
+    }
+}
+
+fn answer(partition: &OffsetCommitRequestPartition, error: ErrorCode) -> OffsetCommitResponsePartition {
+    let partition_index = partition.partition_index;
+    OffsetCommitResponsePartition { partition_index, error_code: error.code() }
+}

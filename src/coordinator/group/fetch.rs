@@ -1,0 +1,98 @@
+//! OffsetFetch for one group.
+
+use std::sync::Arc;
+
+use klamm_model::{ErrorCode, Uuid};
+use klamm_protocol::messages::offset_fetch::{
+    OffsetFetchRequestTopics, OffsetFetchResponseGroup, OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
+};
+
+use super::GroupShard;
+use super::classic::Group;
+use super::message::Fetch;
+use super::offsets::CommittedOffset;
+
+impl GroupShard {
+    pub(super) fn fetch(&self, fetch: Fetch) -> OffsetFetchResponseGroup {
+        let group = self.groups.get(&*fetch.group.group_id);
+        let topics = match &fetch.group.topics {
+            Some(topics) => {
+                topics.iter().map(|topic| self.fetch_topic(group, topic, fetch.require_stable)).collect()
+            }
+            None => group.map_or_else(Vec::new, |group| self.fetch_all(group, fetch.require_stable)),
+        };
+        OffsetFetchResponseGroup { group_id: fetch.group.group_id, topics, ..Default::default() }
+    }
+
+    fn fetch_topic(
+        &self,
+        group: Option<&Group>,
+        topic: &OffsetFetchRequestTopics,
+        require_stable: bool,
+    ) -> OffsetFetchResponseTopics {
+        let name = self.topics.get(&*topic.name);
+        let answers = topic.partition_indexes.iter().map(|&partition| {
+            let (Some(group), Some(name)) = (group, name) else {
+                return no_offset(partition, ErrorCode::None);
+            };
+            let found = group.offsets.get(name).and_then(|partitions| partitions.get(&partition));
+            let found = found.filter(|offset| !offset.is_of_another_topic(topic.topic_id));
+            self.answer(group, name, partition, found, require_stable)
+        });
+        OffsetFetchResponseTopics {
+            name: topic.name.clone(),
+            topic_id: topic.topic_id,
+            partitions: answers.collect(),
+        }
+    }
+
+    fn fetch_all(&self, group: &Group, require_stable: bool) -> Vec<OffsetFetchResponseTopics> {
+        let topic = |(name, partitions): (&Arc<str>, &std::collections::BTreeMap<i32, CommittedOffset>)| {
+            let answers = partitions.iter().map(|(&partition, offset)| {
+                self.answer(group, name, partition, Some(offset), require_stable)
+            });
+            OffsetFetchResponseTopics {
+                name: name.to_string(),
+                // What the commit said; the caller replaces it with the id that the topic has now.
+                topic_id: partitions.values().map(|offset| offset.topic_id).max().unwrap_or(Uuid::ZERO),
+                partitions: answers.collect(),
+            }
+        };
+        group.offsets.iter().map(topic).collect()
+    }
+
+    fn answer(
+        &self,
+        group: &Group,
+        topic: &Arc<str>,
+        partition: i32,
+        found: Option<&CommittedOffset>,
+        require_stable: bool,
+    ) -> OffsetFetchResponsePartitions {
+        if require_stable && self.pending.contains(&group.id, topic, partition) {
+            return no_offset(partition, ErrorCode::UnstableOffsetCommit);
+        }
+        match found {
+            None => no_offset(partition, ErrorCode::None),
+            Some(found) => OffsetFetchResponsePartitions {
+                partition_index: partition,
+                committed_offset: found.offset,
+                committed_leader_epoch: found.leader_epoch,
+                metadata: Some(found.metadata.clone()),
+                error_code: ErrorCode::None.code(),
+            },
+        }
+    }
+}
+
+/// The answer where there is no offset to tell.
+pub(crate) fn no_offset(partition: i32, error: ErrorCode) -> OffsetFetchResponsePartitions {
+    OffsetFetchResponsePartitions {
+        partition_index: partition,
+        committed_offset: -1,
+        committed_leader_epoch: -1,
+        metadata: Some(String::new()),
+        error_code: error.code(),
+    }
+}

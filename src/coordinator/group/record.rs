@@ -1,0 +1,196 @@
+//! The records of `__consumer_offsets`, as bytes and as values.
+//!
+//! A key begins with an int16, its kind: 0 and 1 are offset commits, 2 is a classic group, and 3, 11 and 17
+//! tell whether a consumer, share or streams group exists. The other kinds up to 23 are parts of such groups.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use klamm_model::Offset;
+use klamm_protocol::records::consumer_offsets::group_metadata_key::GroupMetadataKey;
+use klamm_protocol::records::consumer_offsets::group_metadata_value::GroupMetadataValue;
+use klamm_protocol::records::consumer_offsets::offset_commit_key::OffsetCommitKey;
+use klamm_protocol::records::consumer_offsets::offset_commit_value::OffsetCommitValue;
+use klamm_protocol::{DecodeError, EncodeError, decode_versioned, encode_coordinator_key, encode_versioned};
+
+use super::offsets::CommittedOffset;
+
+const OFFSET_COMMIT_LEGACY: i16 = 0;
+const OFFSET_COMMIT: i16 = 1;
+const GROUP_METADATA: i16 = 2;
+const CONSUMER_GROUP_METADATA: i16 = 3;
+const SHARE_GROUP_METADATA: i16 = 11;
+const STREAMS_GROUP_METADATA: i16 = 17;
+
+/// The versions of values that Kafka 4.4 writes.
+const GROUP_METADATA_VERSION: i16 = 3;
+const OFFSET_COMMIT_VERSION: i16 = 4;
+/// The only version that carries a time of expiry of the commit's own.
+const OFFSET_COMMIT_VERSION_WITH_EXPIRY: i16 = 1;
+
+/// A record of `__consumer_offsets`. A value of `None` is a tombstone.
+#[derive(Clone, Debug, PartialEq)]
+pub enum GroupRecord {
+    /// A classic group.
+    Group {
+        /// The group.
+        group: Arc<str>,
+        /// Its state.
+        value: Option<GroupMetadataValue>,
+    },
+    /// A committed offset.
+    Offset {
+        /// The group.
+        group: Arc<str>,
+        /// The topic.
+        topic: Arc<str>,
+        /// The partition.
+        partition: i32,
+        /// What was committed.
+        value: Option<CommittedOffset>,
+    },
+    /// Whether a group of a protocol that is not served exists. It is never written.
+    Foreign {
+        /// The group.
+        group: Arc<str>,
+        /// Whether it exists.
+        exists: bool,
+    },
+}
+
+/// A record that is of a kind that is known and yet cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// The key is too short for its kind.
+    #[error("the key of kind {kind} is cut off")]
+    Key {
+        /// The kind.
+        kind: i16,
+    },
+    /// The value is of no version that is known, or damaged.
+    #[error("the value of group {group:?} cannot be read: {source}")]
+    Value {
+        /// The group.
+        group: String,
+        /// Why.
+        source: DecodeError,
+    },
+}
+
+impl GroupRecord {
+    /// Key and value.
+    ///
+    /// # Errors
+    /// When a name is too long for the format.
+    pub fn encode(&self) -> Result<(Bytes, Option<Bytes>), EncodeError> {
+        match self {
+            GroupRecord::Group { group, value } => {
+                let key = encode_coordinator_key(&GroupMetadataKey { group: group.to_string() })?;
+                let value = value.as_ref().map(|value| encode_versioned(value, GROUP_METADATA_VERSION));
+                Ok((key, value.transpose()?))
+            }
+            GroupRecord::Offset { group, topic, partition, value } => {
+                let (group, topic) = (group.to_string(), topic.to_string());
+                let key = encode_coordinator_key(&OffsetCommitKey { group, topic, partition: *partition })?;
+                let value = value.as_ref().map(encode_commit);
+                Ok((key, value.transpose()?))
+            }
+            GroupRecord::Foreign { .. } => unreachable!("records of other protocols are never written"),
+        }
+    }
+
+    /// Reads a record; `Ok(None)` for one of a kind that no classic group needs.
+    ///
+    /// # Errors
+    /// When the bytes are not what their kind says.
+    pub fn decode(
+        key: &[u8],
+        value: Option<Bytes>,
+        record_offset: Offset,
+    ) -> Result<Option<GroupRecord>, RecordError> {
+        let mut reader = KeyReader::new(key);
+        let kind = reader.int16().ok_or(RecordError::Key { kind: -1 })?;
+        let cut = || RecordError::Key { kind };
+        match kind {
+            OFFSET_COMMIT_LEGACY | OFFSET_COMMIT => {
+                let group: Arc<str> = reader.string().ok_or_else(cut)?.into();
+                let topic: Arc<str> = reader.string().ok_or_else(cut)?.into();
+                let partition = reader.int32().ok_or_else(cut)?;
+                let value = value.map(|bytes| decode_commit(bytes, record_offset)).transpose();
+                let value =
+                    value.map_err(|source| RecordError::Value { group: group.to_string(), source })?;
+                Ok(Some(GroupRecord::Offset { group, topic, partition, value }))
+            }
+            GROUP_METADATA => {
+                let group: Arc<str> = reader.string().ok_or_else(cut)?.into();
+                let value = value.map(decode_versioned::<GroupMetadataValue>).transpose();
+                let value =
+                    value.map_err(|source| RecordError::Value { group: group.to_string(), source })?;
+                Ok(Some(GroupRecord::Group { group, value: value.map(|(value, _)| value) }))
+            }
+            CONSUMER_GROUP_METADATA | SHARE_GROUP_METADATA | STREAMS_GROUP_METADATA => {
+                let group: Arc<str> = reader.string().ok_or_else(cut)?.into();
+                Ok(Some(GroupRecord::Foreign { group, exists: value.is_some() }))
+            }
+            _ => Ok(None),
+        }
+    }
+}
+
+fn encode_commit(commit: &CommittedOffset) -> Result<Bytes, EncodeError> {
+    let value = OffsetCommitValue {
+        offset: commit.offset,
+        leader_epoch: commit.leader_epoch,
+        metadata: commit.metadata.clone(),
+        commit_timestamp: commit.commit_timestamp_ms,
+        expire_timestamp: commit.expire_timestamp_ms.unwrap_or(-1),
+        topic_id: commit.topic_id,
+    };
+    match commit.expire_timestamp_ms {
+        Some(_) => encode_versioned(&value, OFFSET_COMMIT_VERSION_WITH_EXPIRY),
+        None => encode_versioned(&value, OFFSET_COMMIT_VERSION),
+    }
+}
+
+fn decode_commit(bytes: Bytes, record_offset: Offset) -> Result<CommittedOffset, DecodeError> {
+    let (value, _) = decode_versioned::<OffsetCommitValue>(bytes)?;
+    Ok(CommittedOffset {
+        offset: value.offset,
+        leader_epoch: value.leader_epoch,
+        metadata: value.metadata,
+        commit_timestamp_ms: value.commit_timestamp,
+        expire_timestamp_ms: Some(value.expire_timestamp).filter(|expiry| *expiry >= 0),
+        topic_id: value.topic_id,
+        record_offset,
+    })
+}
+
+/// Reads the fields of a key one by one, without copying them.
+pub(super) struct KeyReader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> KeyReader<'a> {
+    pub(super) fn new(bytes: &'a [u8]) -> KeyReader<'a> {
+        KeyReader { rest: bytes }
+    }
+
+    pub(super) fn int16(&mut self) -> Option<i16> {
+        let (head, rest) = self.rest.split_first_chunk()?;
+        self.rest = rest;
+        Some(i16::from_be_bytes(*head))
+    }
+
+    pub(super) fn int32(&mut self) -> Option<i32> {
+        let (head, rest) = self.rest.split_first_chunk()?;
+        self.rest = rest;
+        Some(i32::from_be_bytes(*head))
+    }
+
+    pub(super) fn string(&mut self) -> Option<&'a str> {
+        let length = usize::try_from(self.int16()?).ok()?;
+        let (head, rest) = self.rest.split_at_checked(length)?;
+        self.rest = rest;
+        std::str::from_utf8(head).ok()
+    }
+}

@@ -1,0 +1,159 @@
+//! The one way in which what the log persists gets into memory, while loading and while serving.
+
+use std::sync::Arc;
+
+use klamm_model::{Offset, ProducerId};
+
+use super::classic::{Group, State};
+use super::deadlines::Timer;
+use super::offsets::CommittedOffset;
+use super::record::GroupRecord;
+use super::{Effects, GroupShard, Now, rebalance};
+
+/// Where a record that is replayed came from.
+#[derive(Clone, Copy, Debug)]
+pub struct Origin {
+    /// Its offset.
+    pub offset: Offset,
+    /// The producer, for a record of a transaction; else [`ProducerId::NONE`].
+    pub transaction_of: ProducerId,
+}
+
+impl GroupShard {
+    /// Applies one record. Any order that compaction can leave is fine: a tombstone without a value before
+    /// it, an offset without its group.
+    pub fn replay(&mut self, origin: Origin, record: GroupRecord) {
+        match record {
+            GroupRecord::Group { group, value: Some(value) } => {
+                self.group_entry(group).stored = Some(value);
+            }
+            GroupRecord::Group { group, value: None } => self.replay_group_tombstone(&group),
+            GroupRecord::Offset { group, topic, partition, value: Some(value) } => {
+                let value = CommittedOffset { record_offset: origin.offset, ..value };
+                let topic = self.intern(topic);
+                let entry = self.group_entry(group);
+                if origin.transaction_of == ProducerId::NONE {
+                    entry.offsets.entry(topic).or_default().insert(partition, value);
+                } else {
+                    let group = entry.id.clone();
+                    self.pending.insert(origin.transaction_of, (group, topic, partition), value);
+                }
+            }
+            GroupRecord::Offset { group, topic, partition, value: None } => {
+                self.replay_offset_tombstone(group, topic, partition);
+            }
+            GroupRecord::Foreign { group, exists: true } => {
+                self.foreign.entry(group).or_insert(false);
+            }
+            GroupRecord::Foreign { group, exists: false } => {
+                self.foreign.remove(&group);
+            }
+        }
+    }
+
+    /// Applies the end of a transaction: what it committed becomes visible, or is dropped. A plain commit
+    /// that stands later in the log wins over one of the transaction.
+    pub fn replay_transaction_end(&mut self, producer: ProducerId, is_commit: bool) {
+        for ((group, topic, partition), offset) in self.pending.take(producer) {
+            if !is_commit {
+                continue;
+            }
+            let partitions = self.group_entry(group).offsets.entry(topic).or_default();
+            let newest = partitions.get(&partition).map_or(-1, |before| before.record_offset);
+            if offset.record_offset > newest {
+                partitions.insert(partition, offset);
+            }
+        }
+    }
+
+    /// Starts serving what was replayed: members get a session from now, deadlines run.
+    pub fn finish_loading(&mut self, now: Now) -> Effects {
+        let pending = &self.pending;
+        let is_used = |id: &Arc<str>, group: &Group| {
+            group.stored.is_some() || !group.offsets.is_empty() || pending.places_of(id).next().is_some()
+        };
+        self.groups.retain(|id, group| is_used(id, group));
+        let check_ms = u64::try_from(self.settings.offsets_retention_check_interval_ms).unwrap_or(0);
+        self.deadlines.set(Timer::CleanUp, now.monotonic_ms + check_ms.max(1));
+        let ids: Vec<_> = self.groups.keys().cloned().collect();
+        let mut effects = Effects::default();
+        for id in ids {
+            if self.foreign.contains_key(&id) {
+                continue;
+            }
+            let Some((group, mut turn)) = self.turn(now, &id) else { continue };
+            group.restore();
+            let members: Vec<_> = group.members().map(|member| member.id.clone()).collect();
+            for member in &members {
+                turn.restart_session(group, member);
+            }
+            let size_max = usize::try_from(turn.settings.group_max_size).unwrap_or(0);
+            if group.state == State::Stable && members.len() > size_max {
+                rebalance::begin(&mut turn, group, "more members were loaded than are allowed");
+            }
+            effects.replies.append(&mut turn.effects.replies);
+            effects.writes.append(&mut turn.effects.writes);
+        }
+        effects
+    }
+
+    /// Whether a group is of a protocol that is not served; the first question is told to the log.
+    pub(super) fn is_foreign(&mut self, group: &str) -> bool {
+        let Some(is_told) = self.foreign.get_mut(group) else { return false };
+        if !std::mem::replace(is_told, true) {
+            tracing::warn!(
+                group,
+                "the group uses a consumer, share or streams protocol that is not served; its records are kept"
+            );
+        }
+        true
+    }
+
+    fn group_entry(&mut self, id: Arc<str>) -> &mut Group {
+        self.groups.entry(id).or_insert_with_key(|id| Group::new(id.clone()))
+    }
+
+    /// The one copy of a topic's name.
+    fn intern(&mut self, topic: Arc<str>) -> Arc<str> {
+        if let Some(known) = self.topics.get(&topic) {
+            return known.clone();
+        }
+        self.topics.insert(topic.clone());
+        topic
+    }
+
+    fn replay_group_tombstone(&mut self, id: &Arc<str>) {
+        let Some(group) = self.groups.get_mut(id) else { return };
+        group.stored = None;
+        // While serving, only an empty group is deleted. One that members have come to since, or that still
+        // has offsets, as in the middle of a log, lives on.
+        let is_unused = group.offsets.is_empty()
+            && group.size() == 0
+            && group.state == State::Empty
+            && self.pending.places_of(id).next().is_none();
+        if is_unused {
+            self.drop_group(id);
+        }
+    }
+
+    fn replay_offset_tombstone(&mut self, id: Arc<str>, topic: Arc<str>, partition: i32) {
+        self.pending.forget(&(id.clone(), topic.clone(), partition));
+        let Some(group) = self.groups.get_mut(&id) else { return };
+        if let Some(partitions) = group.offsets.get_mut(&topic) {
+            partitions.remove(&partition);
+            if partitions.is_empty() {
+                group.offsets.remove(&topic);
+            }
+        }
+    }
+
+    /// Forgets a group and its deadlines.
+    fn drop_group(&mut self, id: &Arc<str>) {
+        let Some(group) = self.groups.remove(id) else { return };
+        for member in group.pending_join {
+            self.deadlines.cancel(&Timer::Session { group: id.clone(), member });
+        }
+        self.deadlines.cancel(&Timer::Join { group: id.clone() });
+        self.deadlines.cancel(&Timer::Sync { group: id.clone() });
+    }
+}

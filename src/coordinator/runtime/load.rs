@@ -1,0 +1,110 @@
+//! Loading: the partition is read from its first record to its last, and each is replayed.
+
+use bytes::Bytes;
+use klamm_model::{Offset, ProducerId};
+use klamm_records::control::ControlRecord;
+use klamm_records::{Batch, RecordsError, batches};
+
+use super::log::{LogFault, OffsetsLog};
+use crate::group::record::RecordError;
+use crate::group::{GroupRecord, GroupShard, Origin};
+
+/// Why a partition could not be loaded.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LoadError {
+    #[error(transparent)]
+    Log(#[from] LogFault),
+    #[error("the log cannot be read behind offset {after}: {source}")]
+    Records { after: Offset, source: RecordsError },
+    #[error("the log ends at {end}, but nothing can be read at {at}")]
+    Hole { at: Offset, end: Offset },
+}
+
+/// How much was loaded.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Loaded {
+    pub(crate) records: u64,
+    pub(crate) bytes: u64,
+}
+
+/// Reads and replays one stretch of the log; returns the offset to go on from.
+pub(crate) fn load_some(
+    log: &dyn OffsetsLog,
+    shard: &mut GroupShard,
+    from: Offset,
+    bytes_max: usize,
+    loaded: &mut Loaded,
+) -> Result<Offset, LoadError> {
+    let bytes = log.read(from, bytes_max)?;
+    loaded.bytes += bytes.len() as u64;
+    let next = replay_all(bytes, shard, from, &mut loaded.records)
+        .map_err(|source| LoadError::Records { after: from, source })?;
+    if next == from {
+        return Err(LoadError::Hole { at: from, end: log.end_offset() });
+    }
+    Ok(next)
+}
+
+/// Replays the records at and behind `from`; returns the offset behind the last whole batch.
+pub(crate) fn replay_all(
+    bytes: Bytes,
+    shard: &mut GroupShard,
+    from: Offset,
+    count: &mut u64,
+) -> Result<Offset, RecordsError> {
+    let mut next = from;
+    for batch in batches(bytes).lenient() {
+        let batch = batch?;
+        if batch.header.is_control() {
+            replay_marker(&batch, shard)?;
+        } else {
+            replay_batch(&batch, shard, from, count)?;
+        }
+        next = next.max(batch.header.next_offset());
+    }
+    Ok(next)
+}
+
+fn replay_marker(batch: &Batch, shard: &mut GroupShard) -> Result<(), RecordsError> {
+    if let ControlRecord::EndTxn(marker) = batch.control_record()? {
+        shard.replay_transaction_end(batch.header.producer_id, marker.commit);
+    }
+    Ok(())
+}
+
+fn replay_batch(
+    batch: &Batch,
+    shard: &mut GroupShard,
+    from: Offset,
+    count: &mut u64,
+) -> Result<(), RecordsError> {
+    let is_transactional = batch.header.is_transactional();
+    let transaction_of = if is_transactional { batch.header.producer_id } else { ProducerId::NONE };
+    for record in batch.record_iter()? {
+        let record = record?;
+        if record.offset < from {
+            continue;
+        }
+        *count += 1;
+        let offset = record.offset;
+        let Some(key) = record.key else {
+            tracing::warn!(offset, "a record of __consumer_offsets without a key is ignored");
+            continue;
+        };
+        let origin = Origin { offset, transaction_of };
+        match GroupRecord::decode(&key, record.value, offset) {
+            Ok(Some(record)) => shard.replay(origin, record),
+            Ok(None) => {}
+            Err(error @ RecordError::Key { .. }) => {
+                tracing::warn!(offset, %error, "a record of __consumer_offsets is ignored");
+            }
+            Err(RecordError::Value { group, source }) => {
+                // Written by something newer, or damaged. The group is not served, so that nothing is
+                // written over what cannot be read.
+                tracing::error!(offset, group, error = %source, "a group's record cannot be read");
+                shard.replay(origin, GroupRecord::Foreign { group: group.into(), exists: true });
+            }
+        }
+    }
+    Ok(())
+}

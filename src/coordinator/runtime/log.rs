@@ -1,0 +1,136 @@
+//! What a mailbox asks of its partition.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use klamm_io::BoxFuture;
+use klamm_model::{ErrorCode, LeaderEpoch, Offset};
+use klamm_partition::{AppendError, AppendOptions, Origin, Partition, ReadError, ReadOptions, Reader};
+
+/// Why a log did not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum LogFault {
+    /// This node does not lead the partition, or not in the epoch in which it was loaded.
+    #[error("this node does not lead the partition any more")]
+    NotLeader,
+    /// Too few replicas are in sync.
+    #[error("too few replicas are in sync")]
+    NotEnoughReplicas,
+    /// The batch is larger than the topic allows.
+    #[error("the records are too large for the topic")]
+    TooLarge,
+    /// Anything else.
+    #[error("{0}")]
+    Other(String),
+}
+
+impl LogFault {
+    /// What clients are told when their records could not be written, as Kafka maps it.
+    pub fn code(&self) -> ErrorCode {
+        match self {
+            LogFault::NotLeader => ErrorCode::NotCoordinator,
+            LogFault::NotEnoughReplicas => ErrorCode::CoordinatorNotAvailable,
+            LogFault::TooLarge => ErrorCode::UnknownServerError,
+            LogFault::Other(_) => ErrorCode::NotCoordinator,
+        }
+    }
+}
+
+/// A partition of `__consumer_offsets`, as far as a coordinator needs one.
+pub trait OffsetsLog: Send + Sync + 'static {
+    /// The first offset.
+    fn start_offset(&self) -> Offset;
+
+    /// The offset that the next record gets.
+    fn end_offset(&self) -> Offset;
+
+    /// Batches from the one that holds `from`, about `bytes_max` bytes but the first batch whole; the last
+    /// one may be cut. Reads up to the end of the log, beyond the high watermark.
+    fn read(&self, from: Offset, bytes_max: usize) -> Result<Bytes, LogFault>;
+
+    /// Appends one batch; returns the offset of its first record.
+    fn append(&self, batch: Bytes) -> Result<Offset, LogFault>;
+
+    /// Whether all records below an offset are committed.
+    fn is_committed(&self, below: Offset) -> Result<bool, LogFault>;
+
+    /// Returns when all records below an offset are committed.
+    fn wait_committed(&self, below: Offset) -> BoxFuture<'_, Result<(), LogFault>>;
+}
+
+/// A partition of this node, in one epoch of its leadership.
+pub struct PartitionLog {
+    partition: Arc<Partition>,
+    epoch: LeaderEpoch,
+}
+
+/// Produce's newest version, whose rules coordinators' batches follow.
+const PRODUCE_VERSION: i16 = 13;
+
+impl PartitionLog {
+    /// A view of a partition that this node leads in `epoch`.
+    pub fn new(partition: Arc<Partition>, epoch: LeaderEpoch) -> PartitionLog {
+        PartitionLog { partition, epoch }
+    }
+}
+
+impl OffsetsLog for PartitionLog {
+    fn start_offset(&self) -> Offset {
+        self.partition.offsets().log_start
+    }
+
+    fn end_offset(&self) -> Offset {
+        self.partition.offsets().log_end
+    }
+
+    fn read(&self, from: Offset, bytes_max: usize) -> Result<Bytes, LogFault> {
+        let options = ReadOptions {
+            reader: Reader::Follower,
+            bytes_max,
+            at_least_one: true,
+            current_leader_epoch: Some(self.epoch),
+            last_fetched_epoch: None,
+        };
+        let read = self.partition.read(from, &options).map_err(|error| match error {
+            ReadError::NotLeader | ReadError::FencedEpoch | ReadError::UnknownEpoch => LogFault::NotLeader,
+            error => LogFault::Other(error.to_string()),
+        })?;
+        let Some(slice) = read.slice else { return Ok(Bytes::new()) };
+        slice.to_bytes().map_err(|error| LogFault::Other(error.to_string()))
+    }
+
+    fn append(&self, batch: Bytes) -> Result<Offset, LogFault> {
+        let options = AppendOptions {
+            origin: Origin::Coordinator,
+            produce_version: PRODUCE_VERSION,
+            acks: -1,
+            expected_leader_epoch: Some(self.epoch),
+        };
+        let appended = self.partition.append_as_leader(batch, &options).map_err(fault)?;
+        Ok(appended.base_offset)
+    }
+
+    fn is_committed(&self, below: Offset) -> Result<bool, LogFault> {
+        self.partition.is_committed(below, self.epoch).map_err(fault)
+    }
+
+    fn wait_committed(&self, below: Offset) -> BoxFuture<'_, Result<(), LogFault>> {
+        let epoch = self.epoch;
+        Box::pin(async move { self.partition.wait_for_high_watermark(below, epoch).await.map_err(fault) })
+    }
+}
+
+fn fault(error: AppendError) -> LogFault {
+    match error {
+        AppendError::NotLeader => LogFault::NotLeader,
+        AppendError::NotEnoughReplicas { .. } | AppendError::NotEnoughReplicasAfterAppend => {
+            LogFault::NotEnoughReplicas
+        }
+        AppendError::Invalid(invalid)
+            if matches!(invalid.code, ErrorCode::MessageTooLarge | ErrorCode::RecordListTooLarge) =>
+        {
+            LogFault::TooLarge
+        }
+        error => LogFault::Other(error.to_string()),
+    }
+}
