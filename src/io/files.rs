@@ -5,6 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use klamm_model::TimestampMs;
+
 /// How a file is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OpenMode {
@@ -48,6 +50,11 @@ pub trait File: Send + Sync {
 
     /// Returns when all data that was written is on the disk (`fdatasync`).
     fn sync_data(&self) -> io::Result<()>;
+
+    /// When the file's data was last written, by the clock of the machine; `None` where that is not known.
+    fn modified_ms(&self) -> io::Result<Option<TimestampMs>> {
+        Ok(None)
+    }
 
     /// The descriptor, for `sendfile`; a simulated file has none.
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
@@ -167,6 +174,11 @@ impl File for SystemFile {
 
     fn sync_data(&self) -> io::Result<()> {
         self.0.sync_data()
+    }
+
+    fn modified_ms(&self) -> io::Result<Option<TimestampMs>> {
+        let since = self.0.metadata()?.modified()?.duration_since(std::time::UNIX_EPOCH);
+        Ok(since.ok().and_then(|since| i64::try_from(since.as_millis()).ok()))
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

@@ -1,1 +1,38 @@
-//! klamm-storage
+//! The log store: partitions as Apache Kafka's folders of segments, indexes and checkpoints, byte for byte.
+//!
+//! This crate must never know the wire protocol, replication or a topic's config by name: its settings come as
+//! a [`LogConfig`]. It must never judge what may be appended (`partition` does), never touch a disk but through
+//! [`klamm_io::Disk`], never panic on what it finds there, and never allocate for what bytes merely claim.
+//!
+//! # What is durable when
+//!
+//! An append is one write. It survives the end of the process at once, and the end of the machine after
+//! [`Log::flush`], which moves the recovery point. A clean stop ([`LogStore::close`]) leaves the marker
+//! `.kafka_cleanshutdown`; without it the next [`LogStore::load`] scans each log from its recovery point on,
+//! cuts what is torn, and makes the indexes of the scanned segments anew. So the indexes of the segment that
+//! takes appends are written in blocks, when it suits, and never synced.
+
+mod checkpoint;
+mod config;
+mod deletion;
+mod entry_file;
+mod error;
+mod index_entry;
+mod leader_epochs;
+mod log;
+mod open_files;
+mod partition_metadata;
+mod positions;
+mod producer_snapshot;
+mod producers;
+mod segment;
+mod store;
+mod walk;
+
+pub use config::{CleanupPolicy, LogConfig};
+pub use error::{ReadError, StorageError, StorageErrorKind};
+pub use leader_epochs::EpochEntry;
+pub use log::{AbortedTransaction, Log, LogSlice, Recovery};
+pub use producers::{BATCHES_MAX, ProducerBatch, ProducerState};
+pub use segment::FoundOffset;
+pub use store::{LoadReport, LogStore, StoreSettings};

@@ -1,0 +1,257 @@
+//! A file of fixed-size entries in ascending order: what the three indexes of a segment have in common.
+//!
+//! New entries gather in memory and go to the file in blocks, so that an append to the log costs no write to an
+//! index. That is safe because the segment that takes appends is scanned, and its indexes are made anew, after
+//! any stop but a clean one. Entries that are in the file are searched there: an index of a large segment never
+//! stands in memory as a whole, whatever its size claims.
+
+use std::io;
+
+use parking_lot::Mutex;
+
+use crate::error::StorageError;
+use crate::index_entry::Entry;
+use crate::open_files::FileSlot;
+
+/// Entries that gather before they are written.
+const TAIL_ENTRIES: usize = 512;
+
+/// Entries that a search reads at once in its end.
+const BLOCK_ENTRIES: u64 = 128;
+
+/// The file, and the entries not yet in it.
+pub(crate) struct EntryFile<E> {
+    slot: FileSlot,
+    state: Mutex<State<E>>,
+}
+
+struct State<E> {
+    is_loaded: bool,
+    /// Entries in the file; the file may be longer.
+    in_file: u64,
+    tail: Vec<E>,
+    last: Option<E>,
+}
+
+impl<E: Entry> EntryFile<E> {
+    /// An index that is read from its file on first use.
+    pub(crate) fn open(slot: FileSlot) -> EntryFile<E> {
+        EntryFile {
+            slot,
+            state: Mutex::new(State { is_loaded: false, in_file: 0, tail: Vec::new(), last: None }),
+        }
+    }
+
+    pub(crate) fn slot(&self) -> &FileSlot {
+        &self.slot
+    }
+
+    /// Forgets all entries, in memory and in the file.
+    pub(crate) fn reset(&self) -> Result<(), StorageError> {
+        match self.slot.existing(E::WRITE_CONTEXT) {
+            Ok(file) => file.set_len(0).map_err(|error| self.write_error(&error))?,
+            Err(error) if error.is_not_found() => {}
+            Err(error) => return Err(error),
+        }
+        *self.state.lock() = State { is_loaded: true, in_file: 0, tail: Vec::new(), last: None };
+        Ok(())
+    }
+
+    /// The number of entries.
+    pub(crate) fn len(&self) -> Result<u64, StorageError> {
+        let state = self.loaded()?;
+        Ok(state.in_file + state.tail.len() as u64)
+    }
+
+    pub(crate) fn last(&self) -> Result<Option<E>, StorageError> {
+        Ok(self.loaded()?.last)
+    }
+
+    /// Adds an entry behind the last one. That it is in order is the caller's duty.
+    pub(crate) fn push(&self, entry: E) {
+        let mut state = self.state.lock();
+        debug_assert!(state.is_loaded, "an index that takes entries has been read");
+        state.tail.push(entry);
+        state.last = Some(entry);
+    }
+
+    /// Writes what has gathered if it is a block.
+    pub(crate) fn write_block(&self) -> Result<(), StorageError> {
+        if self.state.lock().tail.len() < TAIL_ENTRIES { Ok(()) } else { self.write_tail() }
+    }
+
+    /// Writes all that has gathered and cuts what stands behind it. Makes the file.
+    pub(crate) fn finish(&self) -> Result<(), StorageError> {
+        self.write_tail()?;
+        let len = self.state.lock().in_file * E::SIZE as u64;
+        let file = self.slot.created(E::WRITE_CONTEXT)?;
+        if file.len().map_err(|error| self.write_error(&error))? != len {
+            file.set_len(len).map_err(|error| self.write_error(&error))?;
+        }
+        Ok(())
+    }
+
+    /// As [`EntryFile::finish`], but without entries there is to be no file.
+    pub(crate) fn finish_unless_empty(&self) -> Result<(), StorageError> {
+        if self.len()? == 0 { Ok(()) } else { self.finish() }
+    }
+
+    /// Waits until the file is on the disk; one that was never made needs no waiting.
+    pub(crate) fn sync(&self) -> Result<(), StorageError> {
+        match self.slot.existing(E::WRITE_CONTEXT) {
+            Ok(file) => file.sync_data().map_err(|error| self.write_error(&error)),
+            Err(error) if error.is_not_found() => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Only the writer of the log calls this, so nothing is added meanwhile; readers go on.
+    fn write_tail(&self) -> Result<(), StorageError> {
+        let (bytes, count, position) = {
+            let state = self.loaded()?;
+            let mut bytes = Vec::with_capacity(state.tail.len() * E::SIZE);
+            state.tail.iter().for_each(|entry| entry.encode(&mut bytes));
+            (bytes, state.tail.len(), state.in_file * E::SIZE as u64)
+        };
+        if count == 0 {
+            return Ok(());
+        }
+        let file = self.slot.created(E::WRITE_CONTEXT)?;
+        file.write_all_at(&[&bytes], position).map_err(|error| self.write_error(&error).at(position))?;
+        let mut state = self.state.lock();
+        state.in_file += count as u64;
+        state.tail.drain(..count);
+        Ok(())
+    }
+
+    /// Removes all entries from the first one on for which `keep` does not hold.
+    pub(crate) fn truncate(&self, keep: impl Fn(&E) -> bool) -> Result<(), StorageError> {
+        let count = self.partition_point(&keep)?;
+        let in_file = self.state.lock().in_file;
+        let last = match count {
+            0 => None,
+            _ if count > in_file => self.state.lock().tail.get((count - in_file) as usize - 1).copied(),
+            _ => self.read(count - 1, 1)?.pop(),
+        };
+        if count < in_file {
+            let len = count * E::SIZE as u64;
+            let file = self.slot.existing(E::WRITE_CONTEXT)?;
+            file.set_len(len).map_err(|error| self.write_error(&error).at(len))?;
+        }
+        let mut state = self.state.lock();
+        state.tail.truncate(count.saturating_sub(in_file) as usize);
+        state.in_file = count.min(in_file);
+        state.last = last;
+        Ok(())
+    }
+
+    /// The last entry for which `holds`, which must hold for some first entries and for none behind them.
+    pub(crate) fn last_where(&self, holds: impl Fn(&E) -> bool) -> Result<Option<E>, StorageError> {
+        match self.partition_point(&holds)? {
+            0 => Ok(None),
+            count => Ok(self.from(count - 1, 1)?.pop()),
+        }
+    }
+
+    /// Up to `most` entries from the one with that number on.
+    pub(crate) fn from(&self, index: u64, most: usize) -> Result<Vec<E>, StorageError> {
+        let (in_file, tail) = {
+            let state = self.loaded()?;
+            let skipped = index.saturating_sub(state.in_file) as usize;
+            let tail: Vec<E> = state.tail.iter().skip(skipped).take(most).copied().collect();
+            (state.in_file, tail)
+        };
+        if index >= in_file {
+            return Ok(tail);
+        }
+        let mut entries = self.read(index, (in_file - index).min(most as u64))?;
+        entries.extend(tail.into_iter().take(most - entries.len()));
+        Ok(entries)
+    }
+
+    /// How many first entries there are for which `holds`.
+    pub(crate) fn partition_point(&self, holds: impl Fn(&E) -> bool) -> Result<u64, StorageError> {
+        let in_file = {
+            let state = self.loaded()?;
+            if state.in_file == 0 || state.tail.first().is_some_and(&holds) {
+                return Ok(state.in_file + state.tail.partition_point(&holds) as u64);
+            }
+            state.in_file
+        };
+        // What is in the file does not change, except by truncation, after which an entry may be missing: the
+        // search then ends early, and its answer is a lower bound all the same.
+        let (mut low, mut high) = (0, in_file);
+        while high - low > BLOCK_ENTRIES {
+            let middle = low + (high - low) / 2;
+            match self.read(middle, 1)?.first() {
+                Some(entry) if holds(entry) => low = middle + 1,
+                _ => high = middle,
+            }
+        }
+        let block = self.read(low, high - low)?;
+        Ok(low + block.partition_point(&holds) as u64)
+    }
+
+    fn loaded(&self) -> Result<parking_lot::MutexGuard<'_, State<E>>, StorageError> {
+        let state = self.state.lock();
+        if state.is_loaded {
+            return Ok(state);
+        }
+        drop(state);
+        // Reading goes without the lock; two readers that load at once find the same.
+        let in_file = self.count_entries()?;
+        let last = if in_file == 0 { None } else { self.read(in_file - 1, 1)?.pop() };
+        let mut state = self.state.lock();
+        if !state.is_loaded {
+            *state = State { is_loaded: true, in_file, tail: Vec::new(), last };
+        }
+        Ok(state)
+    }
+
+    /// Whole entries in the file, without the zeros at its end.
+    fn count_entries(&self) -> Result<u64, StorageError> {
+        let file = match self.slot.existing(E::READ_CONTEXT) {
+            Ok(file) => file,
+            Err(error) if error.is_not_found() => return Ok(0),
+            Err(error) => return Err(error),
+        };
+        let len = file.len().map_err(|error| StorageError::io(&self.slot.path(), E::READ_CONTEXT, &error))?;
+        let count = len / E::SIZE as u64;
+        if count == 0 || !self.read(count - 1, 1)?.first().is_some_and(E::is_padding) {
+            return Ok(count);
+        }
+        let (mut low, mut high) = (0, count);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match self.read(middle, 1)?.first() {
+                Some(entry) if !entry.is_padding() => low = middle + 1,
+                _ => high = middle,
+            }
+        }
+        Ok(low)
+    }
+
+    /// Entries from the file; fewer if it ends before.
+    fn read(&self, index: u64, count: u64) -> Result<Vec<E>, StorageError> {
+        let mut bytes = vec![0; count as usize * E::SIZE];
+        let position = index * E::SIZE as u64;
+        let file = self.slot.existing(E::READ_CONTEXT)?;
+        let mut filled = 0;
+        while filled < bytes.len() {
+            match file.read_at(&mut bytes[filled..], position + filled as u64) {
+                Ok(0) => break,
+                Ok(read) => filled += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    let error = StorageError::io(&self.slot.path(), E::READ_CONTEXT, &error);
+                    return Err(error.at(position));
+                }
+            }
+        }
+        Ok(bytes[..filled].chunks_exact(E::SIZE).map(E::decode).collect())
+    }
+
+    fn write_error(&self, error: &io::Error) -> StorageError {
+        StorageError::io(&self.slot.path(), E::WRITE_CONTEXT, error)
+    }
+}

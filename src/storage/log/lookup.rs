@@ -1,0 +1,83 @@
+//! Looking records up by time, and the aborted transactions of a stretch of the log.
+
+use std::sync::Arc;
+
+use klamm_model::{Offset, ProducerId, TimestampMs};
+
+use super::Log;
+use crate::error::StorageError;
+use crate::segment::{FoundOffset, LogSegment};
+
+/// A transaction that was aborted, as a Fetch of committed records lists it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AbortedTransaction {
+    /// Its producer.
+    pub producer_id: ProducerId,
+    /// Its first offset in this partition.
+    pub first_offset: Offset,
+}
+
+impl Log {
+    /// The first record, in offset order, whose timestamp is not below the one asked for. Timestamps need not
+    /// rise with the offsets.
+    pub fn offset_for_timestamp(&self, timestamp: TimestampMs) -> Result<Option<FoundOffset>, StorageError> {
+        self.check_usable("look up a time in")?;
+        let start = self.log_start_offset();
+        for (segment, end) in self.segments_with_ends() {
+            if segment.largest_timestamp()?.timestamp < timestamp {
+                continue;
+            }
+            // Apache Kafka looks only into the first segment whose largest timestamp is high enough. It finds
+            // nothing where that record stands before the log start offset; here the search goes on.
+            if let Some(found) = segment.find_timestamp(timestamp, start, end)? {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The first record that has the largest timestamp of the log (KIP-734).
+    pub fn max_timestamp(&self) -> Result<Option<FoundOffset>, StorageError> {
+        self.check_usable("look up a time in")?;
+        let mut largest: Option<(TimestampMs, Arc<LogSegment>, u64)> = None;
+        for (segment, end) in self.segments_with_ends() {
+            let timestamp = segment.largest_timestamp()?.timestamp;
+            if timestamp >= 0 && largest.as_ref().is_none_or(|(found, ..)| timestamp > *found) {
+                largest = Some((timestamp, segment, end));
+            }
+        }
+        largest.map_or(Ok(None), |(_, segment, end)| segment.find_largest_timestamp(end))
+    }
+
+    /// The transactions that were aborted and have records between two offsets (the second exclusive); possibly
+    /// some more whose marker lies in between.
+    pub fn aborted_transactions(
+        &self,
+        from: Offset,
+        to: Offset,
+    ) -> Result<Vec<AbortedTransaction>, StorageError> {
+        self.check_usable("read the transaction index of")?;
+        let segments = self.segments.load_full();
+        let first = segments.partition_point(|segment| segment.base_offset() <= from).saturating_sub(1);
+        let mut found = Vec::new();
+        for segment in &segments[first..] {
+            if segment.aborted_transactions(from, to, &mut found)? {
+                break;
+            }
+        }
+        let transaction = |producer_id, first_offset| AbortedTransaction { producer_id, first_offset };
+        Ok(found.iter().map(|entry| transaction(ProducerId(entry.producer_id), entry.first_offset)).collect())
+    }
+
+    /// The segments, each with the position up to where it may be read.
+    fn segments_with_ends(&self) -> Vec<(Arc<LogSegment>, u64)> {
+        let end = **self.end.load();
+        let segments = self.segments.load_full();
+        let readable = segments.iter().filter(|segment| segment.base_offset() <= end.segment);
+        let with_end = |segment: &Arc<LogSegment>| {
+            let is_last = segment.base_offset() == end.segment;
+            (segment.clone(), if is_last { end.position } else { segment.size() })
+        };
+        readable.map(with_end).collect()
+    }
+}

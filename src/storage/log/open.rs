@@ -1,0 +1,229 @@
+//! Opening a log from its folder.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use arc_swap::ArcSwap;
+use klamm_model::{Offset, TopicId, TopicPartition, Uuid};
+use parking_lot::{Mutex, RwLock};
+
+use super::leftovers::{self, Folder};
+use super::recovery::Recovery;
+use super::snapshots::write_whole;
+use super::{Environment, Log, LogEnd, Unsynced, Writer, roll_jitter_ms};
+use crate::checkpoint;
+use crate::config::LogConfig;
+use crate::error::StorageError;
+use crate::leader_epochs::{self, LeaderEpochs};
+use crate::partition_metadata;
+use crate::positions::Positions;
+use crate::producers::Producers;
+use crate::segment::{LogSegment, SegmentPlace};
+
+/// What it takes to open a log.
+pub(crate) struct OpenLog {
+    pub(crate) topic_partition: TopicPartition,
+    pub(crate) directory_id: Uuid,
+    pub(crate) dir: PathBuf,
+    pub(crate) config: LogConfig,
+    /// From the checkpoints of the log directory.
+    pub(crate) log_start_offset: Option<Offset>,
+    pub(crate) recovery_point: Option<Offset>,
+    /// Whether the log directory was closed in order, so that nothing needs to be scanned.
+    pub(crate) was_clean: bool,
+}
+
+/// An opened log, and what had to be done for it.
+pub(crate) struct OpenedLog {
+    pub(crate) log: Log,
+    pub(crate) recovery: Option<Recovery>,
+}
+
+impl Log {
+    /// Opens a log. Its folder must be there; an empty one gives an empty log.
+    pub(crate) fn open(environment: Arc<Environment>, open: OpenLog) -> Result<OpenedLog, StorageError> {
+        let disk = &*environment.disk;
+        let folder = leftovers::put_in_order(disk, &open.dir)?;
+        let topic_id = partition_metadata::read(disk, &open.dir)?;
+        let (epochs, epochs_are_lost) = read_epochs(&environment, &open)?;
+        let mut recover_from = recovery_start(&folder, &open);
+        if epochs_are_lost {
+            // The batches tell the epochs, so all of them are looked at.
+            recover_from = Some(0);
+        }
+        let log = Log::new(environment, &open, topic_id, epochs, &folder)?;
+        log.remove_stray_snapshots(&folder)?;
+        let recovery = recover_from.map(|from| log.recover(from)).transpose()?;
+        if recovery.is_none() {
+            log.set_end_of_clean_log(open.recovery_point)?;
+        }
+        log.settle(&open, recovery.is_some())?;
+        Ok(OpenedLog { log, recovery })
+    }
+
+    fn new(
+        environment: Arc<Environment>,
+        open: &OpenLog,
+        topic_id: Option<TopicId>,
+        epochs: LeaderEpochs,
+        folder: &Folder,
+    ) -> Result<Log, StorageError> {
+        let dir: Arc<std::path::Path> = open.dir.as_path().into();
+        let now_ms = environment.clock.now_ms();
+        let place = SegmentPlace { directory: &dir, files: &environment.files, now_ms };
+        let mut segments = Vec::with_capacity(folder.segments.len().max(1));
+        for base_offset in folder.segments.iter().copied() {
+            segments.push(Arc::new(LogSegment::open_file(&place, base_offset)?));
+        }
+        if segments.is_empty() {
+            let base_offset = open.log_start_offset.unwrap_or(0);
+            segments.push(Arc::new(LogSegment::create(&place, base_offset, &open.config)?));
+        }
+        let last = segments.last().expect("one was made if there was none");
+        let end = LogEnd { offset: last.base_offset(), segment: last.base_offset(), position: 0 };
+        let first_offset = segments[0].base_offset();
+        let is_new = folder.segments.is_empty();
+        let writer = Writer {
+            roll_jitter_ms: roll_jitter_ms(&open.config, &*environment.random),
+            snapshot_offset: None,
+        };
+        let was_synced = open.was_clean && !is_new;
+        Ok(Log {
+            topic_partition: open.topic_partition.clone(),
+            topic_id: Mutex::new(topic_id),
+            directory_id: open.directory_id,
+            dir,
+            environment,
+            config: ArcSwap::from_pointee(open.config.clone()),
+            log_start_offset: AtomicI64::new(open.log_start_offset.unwrap_or(0).max(first_offset)),
+            recovery_point: AtomicI64::new(0),
+            segments: ArcSwap::from_pointee(segments),
+            end: ArcSwap::from_pointee(end),
+            writer: Mutex::new(writer),
+            producers: Mutex::new(Producers::default()),
+            epochs: RwLock::new(epochs),
+            positions: Positions::default(),
+            syncing: Mutex::new(()),
+            unsynced: Unsynced {
+                names: AtomicBool::new(!was_synced),
+                folder: AtomicBool::new(!was_synced),
+                epochs: AtomicBool::new(!was_synced),
+                last_sync_ms: AtomicI64::new(now_ms),
+            },
+            failure: OnceLock::new(),
+            is_deleted: AtomicBool::new(false),
+        })
+    }
+
+    /// Finds the end without looking at batches: after a clean stop the recovery point is the end. Where the
+    /// files contradict it, or the checkpoint does not know the log, the heads behind the last index entry tell.
+    fn set_end_of_clean_log(&self, recovery_point: Option<Offset>) -> Result<(), StorageError> {
+        let active = self.active();
+        let end_offset = match recovery_point {
+            Some(offset) if active.may_end_at(offset)? => offset,
+            _ => active.read_next_offset()?,
+        };
+        self.publish_end(end_offset, &active);
+        Ok(())
+    }
+
+    /// Brings the start of the log, the epochs, the producers and the recovery point in line with its end.
+    fn settle(&self, open: &OpenLog, was_recovered: bool) -> Result<(), StorageError> {
+        let mut writer = self.writer.lock();
+        let (start, end) = (self.log_start_offset(), self.log_end_offset());
+        if start > end {
+            tracing::warn!(
+                partition = %self.topic_partition, start, end,
+                "the log ends before its start offset; it is emptied and goes on from there"
+            );
+            self.restart_at(&mut writer, start)?;
+            return Ok(());
+        }
+        {
+            let mut epochs = self.epochs.write();
+            let is_changed = epochs.truncate_from_end(end) | epochs.truncate_from_start(start);
+            if is_changed || was_recovered {
+                self.write_epochs(&epochs)?;
+            }
+        }
+        if was_recovered {
+            // Recovery has followed all producers up to the end. Later snapshots belong to what was cut.
+            self.remove_snapshots_above(&mut writer, end)?;
+            self.recovery_point.store(open.recovery_point.unwrap_or(0).min(end), Ordering::Release);
+            return Ok(());
+        }
+        self.recovery_point.store(end, Ordering::Release);
+        if self.snapshot_offsets()?.is_empty() {
+            // Kafka below 0.11 knew no producers, and a clean stop leaves a snapshot otherwise.
+            self.producers.lock().set_end_offset(end);
+            return Ok(());
+        }
+        self.reload_producers(&mut writer, end)
+    }
+
+    /// Snapshots that no segment begins with are of use only at the end of the log.
+    fn remove_stray_snapshots(&self, folder: &Folder) -> Result<(), StorageError> {
+        let offsets: Vec<Offset> = folder.snapshots.iter().copied().collect();
+        let newest = offsets.last().copied();
+        self.remove_snapshots(&offsets, |offset| Some(offset) != newest && !folder.segments.contains(&offset))
+    }
+
+    /// Gives a log without topic id one. A log that has another one is of an earlier topic of that name.
+    pub(crate) fn set_topic_id(&self, topic_id: TopicId) -> Result<(), StorageError> {
+        let mut current = self.topic_id.lock();
+        match *current {
+            Some(found) if found != topic_id => {
+                let kind = crate::error::StorageErrorKind::InconsistentTopicId { found, expected: topic_id };
+                return Err(StorageError::new(&self.dir, "open", kind));
+            }
+            Some(_) => return Ok(()),
+            None => {}
+        }
+        let path = self.dir.join(partition_metadata::FILE_NAME);
+        write_whole(&*self.environment.disk, &path, partition_metadata::content(topic_id).as_bytes())
+            .map_err(|error| StorageError::io(&path, "write the topic id", &error))?;
+        self.unsynced.folder.store(true, Ordering::Release);
+        self.unsynced.names.store(true, Ordering::Release);
+        *current = Some(topic_id);
+        Ok(())
+    }
+
+    /// Ends all use of the log; its folder is about to be renamed.
+    pub(crate) fn set_deleted(&self) {
+        let _syncing = self.syncing.lock();
+        let _writer = self.writer.lock();
+        self.is_deleted.store(true, Ordering::Release);
+        self.segments.load().iter().for_each(|segment| segment.close_files());
+    }
+}
+
+/// From which offset on the log must be recovered; `None` after a clean stop with all indexes in place.
+fn recovery_start(folder: &Folder, open: &OpenLog) -> Option<Offset> {
+    let lacks_index =
+        |offset: &&Offset| !folder.offset_indexes.contains(*offset) || !folder.time_indexes.contains(*offset);
+    let without_index = folder.segments.iter().find(lacks_index).copied();
+    if folder.segments.is_empty() {
+        None
+    } else if open.was_clean {
+        without_index
+    } else {
+        let recovery_point = open.recovery_point.unwrap_or(0);
+        Some(without_index.map_or(recovery_point, |offset| offset.min(recovery_point)))
+    }
+}
+
+/// The epochs, and whether they are lost: a power cut can leave a broken file, since it is synced later.
+fn read_epochs(environment: &Environment, open: &OpenLog) -> Result<(LeaderEpochs, bool), StorageError> {
+    let path = open.dir.join(leader_epochs::FILE_NAME);
+    match checkpoint::read_epochs(&*environment.disk, &path) {
+        Ok(epochs) => Ok((epochs, false)),
+        Err(error @ StorageError { kind: crate::error::StorageErrorKind::Corrupt(_), .. })
+            if !open.was_clean =>
+        {
+            tracing::warn!(partition = %open.topic_partition, %error, "learning the leader epochs from the batches");
+            Ok((LeaderEpochs::default(), true))
+        }
+        Err(error) => Err(error),
+    }
+}

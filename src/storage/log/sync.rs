@@ -1,0 +1,135 @@
+//! Bringing a log to the disk for good: what survives a power cut, and the recovery point that says so.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use klamm_io::OpenMode;
+use klamm_model::Offset;
+
+use super::Log;
+use crate::error::StorageError;
+use crate::leader_epochs;
+use crate::open_files::file_path;
+use crate::partition_metadata;
+use crate::producer_snapshot;
+
+impl Log {
+    /// Waits until all batches appended so far are on the disk. Several callers at once share the work.
+    pub fn flush(&self) -> Result<(), StorageError> {
+        self.sync_up_to(self.log_end_offset())
+    }
+
+    /// As [`Log::flush`] without the active segment: what rolling has left behind.
+    pub fn flush_rolled(&self) -> Result<(), StorageError> {
+        self.sync_up_to(self.active().base_offset())
+    }
+
+    /// Whether a rolled segment waits to be synced.
+    pub fn has_unsynced_rolled(&self) -> bool {
+        self.recovery_point() < self.active().base_offset()
+    }
+
+    /// When the log was last synced, by the clock's wall time.
+    pub fn last_sync_ms(&self) -> i64 {
+        self.unsynced.last_sync_ms.load(Ordering::Relaxed)
+    }
+
+    fn sync_up_to(&self, offset: Offset) -> Result<(), StorageError> {
+        let _syncing = self.syncing.lock();
+        self.check_usable("sync")?;
+        let now_ms = self.environment.clock.now_ms();
+        self.unsynced.last_sync_ms.store(now_ms, Ordering::Relaxed);
+        if self.recovery_point() < offset {
+            // After a failed sync the kernel may have dropped what it could not write: the log can no longer
+            // say what is on the disk, and trying again would lie.
+            self.sync_segments(offset).map_err(|error| self.set_offline(error))?;
+        }
+        self.sync_names()?;
+        self.recovery_point.fetch_max(offset, Ordering::AcqRel);
+        Ok(())
+    }
+
+    fn sync_segments(&self, offset: Offset) -> Result<(), StorageError> {
+        let recovery_point = self.recovery_point();
+        let segments = self.segments.load_full();
+        let first = segments.partition_point(|segment| segment.base_offset() <= recovery_point);
+        for (index, segment) in segments.iter().enumerate().skip(first.saturating_sub(1)) {
+            if segment.base_offset() >= offset {
+                break;
+            }
+            match self.sync_segment(segment, segments.get(index + 1).map(|next| next.base_offset())) {
+                // Retention was faster.
+                Err(error) if error.is_not_found() && segment.is_removed() => {}
+                result => result?,
+            }
+        }
+        Ok(())
+    }
+
+    fn sync_segment(
+        &self,
+        segment: &crate::segment::LogSegment,
+        next_base: Option<Offset>,
+    ) -> Result<(), StorageError> {
+        segment.sync_log()?;
+        // The indexes of the active segment are made anew by recovery.
+        if let Some(next_base) = next_base {
+            segment.sync_indexes()?;
+            self.sync_file(&file_path(&self.dir, next_base, producer_snapshot::SUFFIX))?;
+        }
+        Ok(())
+    }
+
+    /// Syncs the names in the folder, the folder's own, and the small files whose loss would hurt.
+    pub(super) fn sync_names(&self) -> Result<(), StorageError> {
+        let unsynced = &self.unsynced;
+        once(&unsynced.epochs, || self.sync_file(&self.dir.join(leader_epochs::FILE_NAME)))?;
+        let is_new = unsynced.folder.load(Ordering::Acquire);
+        if is_new {
+            self.sync_file(&self.dir.join(partition_metadata::FILE_NAME))?;
+        }
+        once(&unsynced.names, || self.sync_dir(&self.dir))?;
+        once(&unsynced.folder, || self.dir.parent().map_or(Ok(()), |parent| self.sync_dir(parent)))
+    }
+
+    fn sync_file(&self, path: &Path) -> Result<(), StorageError> {
+        let file = match self.environment.disk.open(path, OpenMode::ReadWrite) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            result => result.map_err(|error| StorageError::io(path, "open for a sync", &error))?,
+        };
+        file.sync_data().map_err(|error| StorageError::io(path, "sync", &error))
+    }
+
+    pub(super) fn sync_dir(&self, path: &Path) -> Result<(), StorageError> {
+        self.environment
+            .disk
+            .sync_dir(path)
+            .map_err(|error| StorageError::io(path, "sync the names in", &error))
+    }
+
+    /// Brings everything to the disk so that the next start need not look at the batches: the indexes, a
+    /// snapshot of the producers, and a sync.
+    pub(crate) fn close(&self) -> Result<(), StorageError> {
+        {
+            let mut writer = self.writer.lock();
+            self.check_usable("close")?;
+            let active = self.active();
+            active.finish()?;
+            active.sync_indexes()?;
+            self.producers.lock().set_end_offset(self.log_end_offset());
+            self.write_snapshot(&mut writer)?;
+            if let Some(offset) = writer.snapshot_offset {
+                self.sync_file(&file_path(&self.dir, offset, producer_snapshot::SUFFIX))?;
+            }
+        }
+        self.flush()
+    }
+}
+
+/// Does something if the flag is up, and takes it down if that succeeds.
+fn once(flag: &AtomicBool, action: impl FnOnce() -> Result<(), StorageError>) -> Result<(), StorageError> {
+    if !flag.swap(false, Ordering::AcqRel) {
+        return Ok(());
+    }
+    action().inspect_err(|_| flag.store(true, Ordering::Release))
+}

@@ -1,0 +1,100 @@
+//! Cutting the end of a log off.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use klamm_model::Offset;
+
+use super::{Log, LogEnd, Writer};
+use crate::error::StorageError;
+use crate::producers::Producers;
+use crate::segment::LogSegment;
+
+impl Log {
+    /// Removes all batches that end at or behind the offset. Returns whether there were any.
+    ///
+    /// When it fails the log goes offline, because memory and disk may disagree.
+    pub fn truncate_to(&self, offset: Offset) -> Result<bool, StorageError> {
+        let _syncing = self.syncing.lock();
+        let mut writer = self.writer.lock();
+        self.check_usable("truncate")?;
+        if offset >= self.log_end_offset() {
+            return Ok(false);
+        }
+        tracing::info!(partition = %self.topic_partition, from = self.log_end_offset(), to = offset, "truncating");
+        let first = self.segments.load()[0].base_offset();
+        let result = if offset < first {
+            self.restart_at(&mut writer, offset)
+        } else {
+            self.cut_at(&mut writer, offset)
+        };
+        result.map(|()| true).map_err(|error| self.set_offline(error))
+    }
+
+    /// Removes everything; the next record gets this offset.
+    pub fn truncate_fully_and_start_at(&self, offset: Offset) -> Result<(), StorageError> {
+        let _syncing = self.syncing.lock();
+        let mut writer = self.writer.lock();
+        self.check_usable("truncate")?;
+        tracing::info!(partition = %self.topic_partition, offset, "removing all records and starting anew");
+        self.restart_at(&mut writer, offset).map_err(|error| self.set_offline(error))
+    }
+
+    fn cut_at(&self, writer: &mut Writer, offset: Offset) -> Result<(), StorageError> {
+        let segments = self.segments.load_full();
+        let kept = segments.partition_point(|segment| segment.base_offset() <= offset).max(1);
+        let active = &segments[kept - 1];
+        let cut = active.find(offset, active.size())?;
+        let position = cut.map_or(active.size(), |found| found.position);
+        // A batch goes as a whole, so the log may end before the offset that was asked for.
+        let end_offset = cut.map_or(Ok(offset), |found| active.first_offset_of(&found))?.min(offset);
+        self.recovery_point.fetch_min(end_offset, Ordering::AcqRel);
+        // Readers see the new end first, and what they remember is void from then on. Then the files go, the
+        // last one first: a crash leaves a log that ends between the new end and the old one, without a hole.
+        self.end.store(Arc::new(LogEnd { offset: end_offset, segment: active.base_offset(), position }));
+        self.positions.clear();
+        self.segments.store(Arc::new(segments[..kept].to_vec()));
+        for segment in segments[kept..].iter().rev() {
+            self.remove_now(segment)?;
+        }
+        active.truncate(offset)?;
+        self.sync_dir(&self.dir)?;
+        self.log_start_offset.fetch_min(end_offset, Ordering::AcqRel);
+        self.truncate_epochs(end_offset)?;
+        self.reload_producers(writer, end_offset)
+    }
+
+    fn truncate_epochs(&self, end_offset: Offset) -> Result<(), StorageError> {
+        let mut epochs = self.epochs.write();
+        if epochs.truncate_from_end(end_offset) { self.write_epochs(&epochs) } else { Ok(()) }
+    }
+
+    pub(super) fn restart_at(&self, writer: &mut Writer, offset: Offset) -> Result<(), StorageError> {
+        self.recovery_point.fetch_min(offset, Ordering::AcqRel);
+        let segments = self.segments.load_full();
+        for segment in segments.iter().rev() {
+            self.remove_now(segment)?;
+        }
+        let snapshots = self.snapshot_offsets()?;
+        self.remove_snapshots(&snapshots, |_| true)?;
+        writer.snapshot_offset = None;
+        let config = self.config.load_full();
+        let segment = Arc::new(LogSegment::create(&self.place(), offset, &config)?);
+        // The start moves before the list, so that a reader of old offsets is told that they are gone.
+        self.log_start_offset.store(offset, Ordering::Release);
+        self.segments.store(Arc::new(vec![segment.clone()]));
+        self.publish_end(offset, &segment);
+        self.positions.clear();
+        self.sync_dir(&self.dir)?;
+        *self.producers.lock() = Producers::starting_at(offset);
+        let mut epochs = self.epochs.write();
+        epochs.clear();
+        self.write_epochs(&epochs)
+    }
+
+    fn remove_now(&self, segment: &LogSegment) -> Result<(), StorageError> {
+        segment.set_removed();
+        segment.close_files();
+        crate::deletion::remove_segment_files(&*self.environment.disk, &self.dir, segment.base_offset())
+    }
+}

@@ -1,0 +1,80 @@
+//! `partition.metadata`: which topic a folder belongs to, beyond its name (KIP-516).
+
+use std::path::Path;
+
+use klamm_io::Disk;
+use klamm_model::TopicId;
+
+use crate::error::{StorageError, StorageErrorKind};
+
+pub(crate) const FILE_NAME: &str = "partition.metadata";
+
+const READ: &str = "read the topic id";
+const VERSION: i32 = 0;
+
+/// The bytes of the file. Kafka ends it without a newline.
+pub(crate) fn content(topic_id: TopicId) -> String {
+    format!("version: {VERSION}\ntopic_id: {topic_id}")
+}
+
+/// Reads the id; `None` if there is no file, as in folders of Kafka 2.8 and older, or if a power cut left it
+/// empty.
+pub(crate) fn read(disk: &dyn Disk, directory: &Path) -> Result<Option<TopicId>, StorageError> {
+    let path = directory.join(FILE_NAME);
+    let content = match disk.read(&path) {
+        Ok(content) => content,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(StorageError::io(&path, READ, &error)),
+    };
+    // Zeros are what some file systems leave of a file that was not synced.
+    if content.iter().all(|byte| *byte == 0) {
+        return Ok(None);
+    }
+    let content = String::from_utf8_lossy(&content);
+    let field = |name: &str| {
+        let line = content.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        line.map(str::trim)
+    };
+    match field("version") {
+        Some("0") => {}
+        found => {
+            let found = found.unwrap_or("none").chars().take(20).collect();
+            let kind = StorageErrorKind::UnknownVersion { found, newest: VERSION };
+            return Err(StorageError::new(&path, READ, kind));
+        }
+    }
+    let id = field("topic_id").and_then(|id| id.parse::<TopicId>().ok());
+    match id {
+        Some(id) if !id.is_zero() => Ok(Some(id)),
+        _ => Err(StorageError::corrupt(&path, READ, "the file holds no topic id")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use klamm_testing::SimulatedDisk;
+
+    fn read_content(content: &str) -> Result<Option<TopicId>, StorageError> {
+        let disk = SimulatedDisk::new(1);
+        disk.replace(&Path::new("/").join(FILE_NAME), content.as_bytes()).unwrap();
+        read(&disk, Path::new("/"))
+    }
+
+    #[test]
+    fn the_id_reads_back_in_kafkas_own_bytes() {
+        let id: TopicId = "kTZQNnSOR7Snv9JKUBFnzA".parse().unwrap();
+        assert_eq!(content(id), "version: 0\ntopic_id: kTZQNnSOR7Snv9JKUBFnzA");
+        assert_eq!(read_content(&content(id)).unwrap(), Some(id));
+        assert_eq!(read(&SimulatedDisk::new(1), Path::new("/")).unwrap(), None);
+        assert_eq!(read_content("\0\0\0").unwrap(), None);
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        assert!(read_content("version: 1\ntopic_id: kTZQNnSOR7Snv9JKUBFnzA").is_err());
+        assert!(read_content("version: 0\ntopic_id: kTZ").is_err());
+        assert!(read_content("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAA").is_err());
+        assert!(read_content("topic_id").is_err());
+    }
+}

@@ -1,0 +1,301 @@
+//! All logs of the process, in one or more log directories.
+
+mod directory;
+mod load;
+mod maintenance;
+mod meta_properties;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use klamm_io::{Clock, Disk, Random};
+use klamm_model::{NodeId, Offset, TopicId, TopicPartition, Uuid};
+use parking_lot::{Mutex, RwLock};
+
+use crate::config::LogConfig;
+use crate::deletion::{DELETED_FOLDER_SUFFIX, Deletions};
+use crate::error::StorageError;
+use crate::log::{Environment, Log, OpenLog};
+use crate::open_files::OpenFiles;
+
+use directory::{Locked, LogDirectory};
+pub use load::LoadReport;
+
+/// The folder in the first log directory where the metadata quorum keeps its files.
+const METADATA_FOLDER: &str = "klamm-metadata";
+
+/// The longest name of a folder.
+const FOLDER_NAME_MAX: usize = 255;
+
+/// What a store needs.
+#[derive(Clone)]
+pub struct StoreSettings {
+    /// `log.dirs`: at least one.
+    pub log_dirs: Vec<PathBuf>,
+    /// The node to which the directories must belong.
+    pub node_id: NodeId,
+    /// The cluster to which they must belong. `None` takes what the directories say; if they are all new, an
+    /// id is made up.
+    pub cluster_id: Option<String>,
+    /// The file system.
+    pub disk: Arc<dyn Disk>,
+    /// The time.
+    pub clock: Arc<dyn Clock>,
+    /// For ids and jitter.
+    pub random: Arc<dyn Random>,
+    /// How many logs are recovered at once; with 1 there are no threads at all.
+    pub recovery_threads: usize,
+    /// How many files of segments are open at once.
+    pub open_files_max: usize,
+    /// `producer.id.expiration.ms`.
+    pub producer_expiration_ms: i64,
+}
+
+impl StoreSettings {
+    /// Settings with Kafka's defaults, where Kafka has one.
+    pub fn new(
+        log_dirs: Vec<PathBuf>,
+        node_id: NodeId,
+        disk: Arc<dyn Disk>,
+        clock: Arc<dyn Clock>,
+        random: Arc<dyn Random>,
+    ) -> StoreSettings {
+        StoreSettings {
+            log_dirs,
+            node_id,
+            cluster_id: None,
+            disk,
+            clock,
+            random,
+            recovery_threads: 2,
+            open_files_max: 10_000,
+            producer_expiration_ms: 24 * 60 * 60 * 1000,
+        }
+    }
+}
+
+/// All logs of the process. The log directories are locked as long as it lives.
+pub struct LogStore {
+    environment: Arc<Environment>,
+    directories: Vec<LogDirectory>,
+    cluster_id: String,
+    recovery_threads: usize,
+    logs: RwLock<BTreeMap<TopicPartition, Arc<Log>>>,
+    /// As of the last checkpoint.
+    high_watermarks: Mutex<BTreeMap<TopicPartition, Offset>>,
+    previous_broker_epoch: Mutex<Option<i64>>,
+    is_loaded: AtomicBool,
+    /// Directories with a partition that could not be opened.
+    failed_directories: Mutex<BTreeSet<Uuid>>,
+    /// One partition at a time is made or deleted, and one checkpoint written.
+    changing: Mutex<()>,
+}
+
+impl LogStore {
+    /// Locks the log directories and settles to whom they belong. Logs are opened by [`LogStore::load`].
+    pub fn open(settings: StoreSettings) -> Result<LogStore, StorageError> {
+        assert!(!settings.log_dirs.is_empty(), "a store has a log directory");
+        let locked: Result<Vec<Locked>, StorageError> =
+            settings.log_dirs.iter().map(|path| Locked::new(&*settings.disk, path)).collect();
+        let locked = locked?;
+        let found = locked.iter().find_map(|directory| Some(directory.meta.as_ref()?.cluster_id.clone()));
+        let cluster_id = settings.cluster_id.clone().or(found);
+        let cluster_id = cluster_id.unwrap_or_else(|| random_id(&*settings.random).to_string());
+        let mut directories: Vec<LogDirectory> = Vec::new();
+        for directory in locked {
+            let directory = directory.settle(&settings, &cluster_id)?;
+            if let Some(twin) = directories.iter().find(|other| other.id == directory.id) {
+                let reason = format!("it has the same directory.id as {}", twin.path.display());
+                return Err(StorageError::corrupt(&directory.path, "open the log directory", reason));
+            }
+            directories.push(directory);
+        }
+        let environment = Environment {
+            files: OpenFiles::new(settings.disk.clone(), settings.open_files_max),
+            disk: settings.disk,
+            clock: settings.clock,
+            random: settings.random,
+            deletions: Deletions::default(),
+            producer_expiration_ms: settings.producer_expiration_ms,
+        };
+        Ok(LogStore {
+            environment: Arc::new(environment),
+            directories,
+            cluster_id,
+            recovery_threads: settings.recovery_threads,
+            logs: RwLock::default(),
+            high_watermarks: Mutex::default(),
+            previous_broker_epoch: Mutex::default(),
+            is_loaded: AtomicBool::new(false),
+            failed_directories: Mutex::default(),
+            changing: Mutex::new(()),
+        })
+    }
+
+    /// The cluster to which the directories belong.
+    pub fn cluster_id(&self) -> &str {
+        &self.cluster_id
+    }
+
+    /// Where the metadata quorum keeps its files. The folder is made by whom it belongs to.
+    pub fn metadata_dir(&self) -> PathBuf {
+        self.directories[0].path.join(METADATA_FOLDER)
+    }
+
+    /// The log directories with their ids, in the order of `log.dirs`.
+    pub fn directory_ids(&self) -> Vec<(PathBuf, Uuid)> {
+        self.directories.iter().map(|directory| (directory.path.clone(), directory.id)).collect()
+    }
+
+    /// The broker epoch with which the store was closed, if the last stop was clean (KIP-966).
+    pub fn previous_broker_epoch(&self) -> Option<i64> {
+        *self.previous_broker_epoch.lock()
+    }
+
+    /// The log of a partition.
+    pub fn get(&self, tp: &TopicPartition) -> Option<Arc<Log>> {
+        self.logs.read().get(tp).cloned()
+    }
+
+    /// All logs, by partition.
+    pub fn logs(&self) -> Vec<Arc<Log>> {
+        self.logs.read().values().cloned().collect()
+    }
+
+    /// Opens a log that is to be there, or makes it in the directory with the fewest partitions. One that
+    /// belongs to another topic of the same name is an error, [`crate::StorageErrorKind::InconsistentTopicId`].
+    pub fn create(
+        &self,
+        tp: &TopicPartition,
+        topic_id: TopicId,
+        config: LogConfig,
+    ) -> Result<Arc<Log>, StorageError> {
+        let _changing = self.changing.lock();
+        if let Some(log) = self.get(tp) {
+            log.set_topic_id(topic_id)?;
+            log.update_config(config);
+            return Ok(log);
+        }
+        let directory = self.emptiest_directory();
+        if self.directories.iter().any(|directory| directory.names(tp)) {
+            // Offsets of an earlier partition of this name would be taken for those of the new one.
+            self.write_checkpoints()?;
+        }
+        let dir = directory.path.join(tp.to_string());
+        let disk = &*self.environment.disk;
+        disk.create_dir_all(&dir).map_err(|error| StorageError::io(&dir, "make", &error))?;
+        let open = OpenLog {
+            topic_partition: tp.clone(),
+            directory_id: directory.id,
+            dir: dir.clone(),
+            config,
+            log_start_offset: None,
+            recovery_point: None,
+            was_clean: false,
+        };
+        let log = Log::open(self.environment.clone(), open)?.log;
+        log.set_topic_id(topic_id)?;
+        let log = Arc::new(log);
+        self.logs.write().insert(tp.clone(), log.clone());
+        tracing::info!(partition = %tp, folder = %dir.display(), "made a log");
+        Ok(log)
+    }
+
+    /// Deletes a partition. Its folder gets another name at once and goes after `file.delete.delay.ms`. Returns
+    /// whether it was there.
+    pub fn delete(&self, tp: &TopicPartition) -> Result<bool, StorageError> {
+        let _changing = self.changing.lock();
+        let Some(log) = self.logs.write().remove(tp) else { return Ok(false) };
+        log.set_deleted();
+        self.high_watermarks.lock().remove(tp);
+        let from = log.dir();
+        let parent = from.parent().unwrap_or(Path::new("")).to_owned();
+        let to = parent.join(deleted_name(tp, random_id(&*self.environment.random)));
+        let disk = &*self.environment.disk;
+        disk.rename(&from, &to)
+            .and_then(|()| disk.sync_dir(&parent))
+            .map_err(|error| StorageError::io(&from, "rename for deletion", &error))?;
+        let now_ms = self.environment.clock.now_ms();
+        let due_ms = now_ms.saturating_add(log.config().file_delete_delay_ms);
+        self.environment.deletions.add_folder(to, due_ms);
+        tracing::info!(partition = %tp, folder = %from.display(), "deleted a log");
+        Ok(true)
+    }
+
+    /// The high watermark as of the last checkpoint: of this process or, after a start, of the one before.
+    pub fn high_watermark(&self, tp: &TopicPartition) -> Option<Offset> {
+        self.high_watermarks.lock().get(tp).copied()
+    }
+
+    fn emptiest_directory(&self) -> &LogDirectory {
+        let logs = self.logs.read();
+        let count =
+            |directory: &LogDirectory| logs.values().filter(|log| log.directory_id() == directory.id).count();
+        self.directories.iter().min_by_key(|directory| count(directory)).expect("a store has a log directory")
+    }
+
+    fn directory_of(&self, path: &Path) -> Option<Uuid> {
+        self.directories.iter().find(|directory| path.starts_with(&directory.path)).map(|d| d.id)
+    }
+
+    /// Closes all logs in order, so that the next start needs no recovery, and writes the checkpoints. A
+    /// directory in which everything went well is marked clean.
+    ///
+    /// `broker_epoch` is remembered for the next registration. The locks go with the store.
+    pub fn close(&self, broker_epoch: Option<i64>) -> Result<(), StorageError> {
+        let _changing = self.changing.lock();
+        let mut unclean = self.failed_directories.lock().clone();
+        let mut failure = Ok(());
+        for log in self.logs() {
+            if let Err(error) = log.close() {
+                tracing::error!(partition = %log.topic_partition(), %error, "the log cannot be closed in order");
+                unclean.insert(log.directory_id());
+                failure = Err(error);
+            }
+        }
+        self.write_checkpoints()?;
+        // What was never loaded was never recovered.
+        if self.is_loaded.load(Ordering::Acquire) {
+            for directory in self.directories.iter().filter(|directory| !unclean.contains(&directory.id)) {
+                directory.mark_clean(&*self.environment.disk, broker_epoch.unwrap_or(-1))?;
+            }
+        }
+        failure
+    }
+}
+
+/// An id that, as a command-line argument, is not taken for an option.
+fn random_id(random: &dyn Random) -> Uuid {
+    loop {
+        let id = Uuid::from_random(random.next_16());
+        if !id.to_string().starts_with('-') {
+            return id;
+        }
+    }
+}
+
+/// `<topic>-<partition>.<32 hex digits>-delete`; the topic is cut if the whole would be too long.
+fn deleted_name(tp: &TopicPartition, id: Uuid) -> String {
+    let hex: String = id.0.iter().map(|byte| format!("{byte:02x}")).collect();
+    let suffix = format!("-{}.{hex}{DELETED_FOLDER_SUFFIX}", tp.partition);
+    let topic = &tp.topic[..tp.topic.len().min(FOLDER_NAME_MAX - suffix.len())];
+    format!("{topic}{suffix}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A topic with the longest name must be deletable, although its folder's name has no room for a suffix.
+    #[test]
+    fn the_name_of_a_deleted_folder_fits() {
+        let id = Uuid([0xab; 16]);
+        let short = deleted_name(&TopicPartition::new("a-b", 3), id);
+        assert_eq!(short, "a-b-3.abababababababababababababababab-delete");
+        let long = deleted_name(&TopicPartition::new("x".repeat(249), 12345), id);
+        assert_eq!(long.len(), 255);
+        assert!(long.ends_with("-12345.abababababababababababababababab-delete"));
+    }
+}

@@ -1,0 +1,236 @@
+//! One log directory: its lock, its identity, its checkpoints.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use klamm_io::{Disk, File};
+use klamm_model::{Offset, TopicPartition, Uuid};
+use parking_lot::Mutex;
+
+use super::StoreSettings;
+use super::meta_properties::{self, MetaProperties};
+use crate::checkpoint::{self, Offsets};
+use crate::deletion::DELETED_FOLDER_SUFFIX;
+use crate::error::{StorageError, StorageErrorKind};
+
+const LOCK_FILE: &str = ".lock";
+const CLEAN_SHUTDOWN_FILE: &str = ".kafka_cleanshutdown";
+
+/// A log directory that this process holds.
+pub(super) struct LogDirectory {
+    pub(super) path: PathBuf,
+    pub(super) id: Uuid,
+    /// Held as long as the store lives. The file stays: to remove it would let two others lock at once, one
+    /// the old file and one a new one.
+    _lock: Arc<dyn File>,
+    /// Which partitions the checkpoint files name.
+    checkpointed: Mutex<BTreeSet<TopicPartition>>,
+}
+
+/// What a stop has left for the next start.
+pub(super) struct Remembered {
+    pub(super) was_clean: bool,
+    pub(super) broker_epoch: Option<i64>,
+    pub(super) recovery_points: Offsets,
+    pub(super) log_start_offsets: Offsets,
+    pub(super) high_watermarks: Offsets,
+}
+
+/// A folder in a log directory.
+pub(super) enum Folder {
+    /// Of a partition.
+    Partition(TopicPartition, PathBuf),
+    /// Of a partition that was deleted.
+    Deleted(PathBuf),
+    /// Of something else that looks like a log: of another program's metadata, moved, or stray.
+    Ignored(PathBuf),
+}
+
+/// A directory that is locked, before its identity is settled.
+pub(super) struct Locked {
+    path: PathBuf,
+    lock: Arc<dyn File>,
+    pub(super) meta: Option<MetaProperties>,
+}
+
+impl Locked {
+    /// Makes the directory if need be, locks it and reads who it belongs to.
+    pub(super) fn new(disk: &dyn Disk, path: &Path) -> Result<Locked, StorageError> {
+        let not_writable = |error: io::Error| match error.kind() {
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+                let kind = StorageErrorKind::NotWritable(error.to_string());
+                StorageError::new(path, "open the log directory", kind)
+            }
+            _ => StorageError::io(path, "open the log directory", &error),
+        };
+        disk.create_dir_all(path).map_err(not_writable)?;
+        let lock = disk.lock(&path.join(LOCK_FILE)).map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => {
+                StorageError::new(path, "lock the log directory", StorageErrorKind::Locked)
+            }
+            _ => not_writable(error),
+        })?;
+        let meta = MetaProperties::read(disk, path)?;
+        Ok(Locked { path: path.to_owned(), lock, meta })
+    }
+
+    /// Compares the identity with what is expected, or gives the directory one.
+    pub(super) fn settle(
+        self,
+        settings: &StoreSettings,
+        cluster_id: &str,
+    ) -> Result<LogDirectory, StorageError> {
+        let disk = &*settings.disk;
+        let Locked { path, lock, meta } = self;
+        let file = path.join(meta_properties::FILE_NAME);
+        let foreign = |what, found: String, expected: String| {
+            let kind = StorageErrorKind::Foreign { what, found, expected };
+            Err(StorageError::new(&file, "open the log directory", kind))
+        };
+        let mut meta = match meta {
+            Some(meta) if meta.cluster_id != cluster_id => {
+                return foreign("cluster.id", meta.cluster_id, cluster_id.to_owned());
+            }
+            Some(meta) if meta.node_id != settings.node_id => {
+                return foreign("node.id", meta.node_id.to_string(), settings.node_id.to_string());
+            }
+            Some(meta) => meta,
+            None => {
+                check_unused(disk, &path)?;
+                MetaProperties {
+                    cluster_id: cluster_id.to_owned(),
+                    node_id: settings.node_id,
+                    directory_id: None,
+                    others: Vec::new(),
+                }
+            }
+        };
+        let id = match meta.directory_id {
+            Some(id) => id,
+            None => {
+                let id = super::random_id(&*settings.random);
+                meta.directory_id = Some(id);
+                meta.write(disk, &path)?;
+                id
+            }
+        };
+        Ok(LogDirectory { path, id, _lock: lock, checkpointed: Mutex::default() })
+    }
+}
+
+/// Partitions without `meta.properties` were once part of a cluster; which one, nobody can tell.
+fn check_unused(disk: &dyn Disk, path: &Path) -> Result<(), StorageError> {
+    let entries = disk.read_dir(path).map_err(|error| StorageError::io(path, "list", &error))?;
+    match entries.iter().find(|e| e.is_dir && TopicPartition::from_folder_name(&e.name).is_some()) {
+        None => Ok(()),
+        Some(entry) => {
+            let reason = format!("there is a partition ({}) but no meta.properties", entry.name);
+            Err(StorageError::corrupt(path, "open the log directory", reason))
+        }
+    }
+}
+
+impl LogDirectory {
+    /// Reads what the last stop has left. The marker of a clean stop goes at once, and for good: if this
+    /// start is interrupted, the next one must not trust it.
+    pub(super) fn remembered(&self, disk: &dyn Disk) -> Result<Remembered, StorageError> {
+        let marker = self.path.join(CLEAN_SHUTDOWN_FILE);
+        let failed = |error: io::Error| StorageError::io(&marker, "read the mark of a clean stop", &error);
+        let content = match disk.read(&marker) {
+            Ok(content) => Some(content),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(failed(error)),
+        };
+        if content.is_some() {
+            disk.remove_file(&marker).and_then(|()| disk.sync_dir(&self.path)).map_err(failed)?;
+        }
+        let read = |name| checkpoint::read_offsets(disk, &self.path.join(name));
+        let remembered = Remembered {
+            was_clean: content.is_some(),
+            broker_epoch: content.as_deref().and_then(broker_epoch),
+            recovery_points: read(checkpoint::RECOVERY_POINTS)?,
+            log_start_offsets: read(checkpoint::LOG_START_OFFSETS)?,
+            high_watermarks: read(checkpoint::HIGH_WATERMARKS)?,
+        };
+        let all = [&remembered.recovery_points, &remembered.log_start_offsets, &remembered.high_watermarks];
+        let named = all.into_iter().flatten().map(|(tp, _)| tp.clone());
+        *self.checkpointed.lock() = named.collect();
+        Ok(remembered)
+    }
+
+    /// The folders, by name.
+    pub(super) fn folders(&self, disk: &dyn Disk) -> Result<Vec<Folder>, StorageError> {
+        let entries = disk.read_dir(&self.path);
+        let entries = entries.map_err(|error| StorageError::io(&self.path, "list", &error))?;
+        let folder = |name: &str| {
+            let path = self.path.join(name);
+            if name.ends_with(DELETED_FOLDER_SUFFIX) {
+                return Some(Folder::Deleted(path));
+            }
+            match TopicPartition::from_folder_name(name) {
+                // Apache Kafka's own quorum log is not ours to append to.
+                Some(tp) if &*tp.topic == "__cluster_metadata" => Some(Folder::Ignored(path)),
+                Some(tp) if klamm_model::topic_name::validate(&tp.topic).is_ok() => {
+                    Some(Folder::Partition(tp, path))
+                }
+                Some(_) => Some(Folder::Ignored(path)),
+                None if name.ends_with("-future") || name.ends_with("-stray") => Some(Folder::Ignored(path)),
+                None => None,
+            }
+        };
+        Ok(entries.iter().filter(|entry| entry.is_dir).filter_map(|entry| folder(&entry.name)).collect())
+    }
+
+    /// Whether a checkpoint file still says something about a partition.
+    pub(super) fn names(&self, tp: &TopicPartition) -> bool {
+        self.checkpointed.lock().contains(tp)
+    }
+
+    /// Replaces the three checkpoint files.
+    pub(super) fn write_checkpoints(
+        &self,
+        disk: &dyn Disk,
+        recovery_points: &Offsets,
+        log_start_offsets: &Offsets,
+        high_watermarks: &Offsets,
+    ) -> Result<(), StorageError> {
+        let mut checkpointed = self.checkpointed.lock();
+        let all = [recovery_points, log_start_offsets, high_watermarks];
+        checkpointed.extend(all.into_iter().flatten().map(|(tp, _)| tp.clone()));
+        let write = |name, offsets| checkpoint::write_offsets(disk, &self.path.join(name), offsets);
+        write(checkpoint::RECOVERY_POINTS, recovery_points)?;
+        write(checkpoint::LOG_START_OFFSETS, log_start_offsets)?;
+        write(checkpoint::HIGH_WATERMARKS, high_watermarks)?;
+        *checkpointed = all.into_iter().flatten().map(|(tp, _)| tp.clone()).collect();
+        Ok(())
+    }
+
+    /// Replaces only the file with the log start offsets.
+    pub(super) fn write_log_start_offsets(
+        &self,
+        disk: &dyn Disk,
+        offsets: &Vec<(TopicPartition, Offset)>,
+    ) -> Result<(), StorageError> {
+        let mut checkpointed = self.checkpointed.lock();
+        checkpointed.extend(offsets.iter().map(|(tp, _)| tp.clone()));
+        checkpoint::write_offsets(disk, &self.path.join(checkpoint::LOG_START_OFFSETS), offsets)
+    }
+
+    /// Says that everything is on the disk.
+    pub(super) fn mark_clean(&self, disk: &dyn Disk, broker_epoch: i64) -> Result<(), StorageError> {
+        let marker = self.path.join(CLEAN_SHUTDOWN_FILE);
+        let content = format!("{{\"version\":0,\"brokerEpoch\":{broker_epoch}}}");
+        disk.replace(&marker, content.as_bytes())
+            .map_err(|error| StorageError::io(&marker, "leave the mark of a clean stop", &error))
+    }
+}
+
+/// From `{"version":0,"brokerEpoch":22}`; older Kafka left the file empty or with a single 0.
+fn broker_epoch(content: &[u8]) -> Option<i64> {
+    let content = std::str::from_utf8(content).ok()?;
+    let behind = content.split_once("\"brokerEpoch\"")?.1.trim_start().strip_prefix(':')?.trim_start();
+    let end = behind.find(|c: char| !c.is_ascii_digit() && c != '-').unwrap_or(behind.len());
+    behind[..end].parse().ok()
+}
