@@ -218,5 +218,4 @@ fn broker_synonyms(name: &str, dynamic: &DynamicConfigs<'_>, broker: &BrokerConf
 }
 
 #[cfg(test)]
-#[path = "describe_tests.rs"]
 mod tests;

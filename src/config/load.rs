@@ -546,5 +546,4 @@ fn unknown_key(name: &str, source: &Source) -> String {
 }
 
 #[cfg(test)]
-#[path = "load_tests.rs"]
 mod tests;

@@ -55,7 +55,7 @@ fn a_topic_is_described_as_kafka_does() {
     let cluster = new_cluster();
     let dynamic = DynamicConfigs { broker: None, cluster: Some(&cluster) };
     let described = describe_topic(&settings(&[("retention.ms", "1000")]), &dynamic, &broker(&[]));
-    let golden: Vec<&str> = include_str!("golden/topic-4.4.0.txt").lines().map(str::trim).collect();
+    let golden: Vec<&str> = include_str!("../golden/topic-4.4.0.txt").lines().map(str::trim).collect();
     compare(&described.iter().map(line).collect::<Vec<_>>(), &golden);
     assert!(described.iter().all(|entry| !entry.read_only));
 }
@@ -82,7 +82,7 @@ fn a_broker_is_described_as_kafka_does() {
     let compared = |name: &str| !own.contains(&name) && !here.contains(&name);
     let cluster = new_cluster();
     let described = describe_broker(&DynamicConfigs { broker: None, cluster: Some(&cluster) }, &broker);
-    let golden: Vec<&str> = include_str!("golden/broker-4.4.0.txt")
+    let golden: Vec<&str> = include_str!("../golden/broker-4.4.0.txt")
         .lines()
         .map(str::trim)
         .filter(|line| compared(line.split('=').next().unwrap_or_default()))
