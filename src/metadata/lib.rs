@@ -11,6 +11,7 @@ mod image;
 mod image_records;
 mod node;
 mod quorum;
+mod rules;
 
 pub use apply::{apply, apply_to};
 pub use controller::{
@@ -21,3 +22,4 @@ pub use image::{
 };
 pub use node::{MetadataNode, QuorumSettings, Settings, StartError, SubmitError, Voter};
 pub use quorum::network::{NoPeers, PeerError, QuorumMessage, QuorumNetwork};
+pub use rules::KafkaRules;

@@ -209,7 +209,7 @@ pub fn unregister_broker(
         broker_epoch: broker.epoch,
         ..Default::default()
     }));
-    (records, UnregisterBrokerResponse::default())
+    (records, UnregisterBrokerResponse { error_message: None, ..Default::default() })
 }
 
 /// A broker is about to be gone: others of the ISR take over what it leads, and it leaves every ISR that has

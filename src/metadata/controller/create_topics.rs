@@ -11,7 +11,6 @@ use klamm_protocol::records::cluster_metadata::{ConfigRecord, MetadataRecord, Pa
 
 use super::placement::{PlacementError, Placer};
 use super::{ControllerContext, Refusal, TopicDefaults};
-use crate::apply::apply_to;
 use crate::image::{ConfigResource, Image};
 
 /// The most partitions that one request may ask for, as in Kafka.
@@ -43,17 +42,14 @@ pub fn create_topics(
     let wanted = request.topics.iter().filter(|topic| counts[topic.name.as_str()] == 1);
     let partitions: usize = wanted.clone().map(|topic| partitions_asked(topic, context.defaults)).sum();
     let mut records = Vec::new();
-    // The second topic of a request must see the first: their names may collide.
-    let mut planned = image.clone();
     for topic in wanted {
         let outcome = if partitions > PARTITIONS_MAX {
             Err(too_many_partitions(partitions))
         } else {
-            plan_topic(&planned, context, topic)
+            plan_topic(image, context, topic)
         };
         match outcome {
             Ok(plan) => {
-                plan.records.iter().for_each(|record| apply_to(&mut planned, record));
                 records.extend(plan.records);
                 response.topics.push(plan.result);
             }
@@ -125,6 +121,7 @@ fn plan_topic(
     let result = CreatableTopicResult {
         name: topic.name.clone(),
         topic_id: id,
+        error_message: None,
         num_partitions: assignments.len() as i32,
         replication_factor: factor,
         configs: Some(described.into_iter().map(echo).collect()),

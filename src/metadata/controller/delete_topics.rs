@@ -32,10 +32,15 @@ pub fn delete_topics(
     let mut response = DeleteTopicsResponse::default();
     for (topic, count) in counts {
         let id = resolve(image, topic);
+        let is_named_both_ways = id.is_some_and(|id| ids[&id] > 1);
+        if is_named_both_ways && topic.name.is_none() {
+            // The name's answer speaks for both.
+            continue;
+        }
         let outcome = if count > 1 {
             let message = format!("The request names {topic} more than once");
             Err(Refusal::new(ErrorCode::InvalidRequest, message))
-        } else if id.is_some_and(|id| ids[&id] > 1) {
+        } else if is_named_both_ways {
             let message = format!("The request names {topic} both by name and by id");
             Err(Refusal::new(ErrorCode::InvalidRequest, message))
         } else if !context.defaults.delete_topics {
@@ -44,7 +49,7 @@ pub fn delete_topics(
         } else {
             check(image, topic)
         };
-        let (name, topic_id) = describe(image, topic, outcome.is_ok());
+        let (name, topic_id) = describe(image, topic, outcome.is_ok() || is_named_both_ways);
         let mut result = DeletableTopicResult { name, topic_id, ..Default::default() };
         match outcome {
             Ok(id) => records
@@ -111,11 +116,11 @@ fn check(image: &Image, topic: &Asked) -> Result<TopicId, Refusal> {
     }
 }
 
-/// Name and id in the reply: what the request said, and for a deleted topic both. A topic whose deletion is
-/// refused is not named by what the client did not know.
-fn describe(image: &Image, topic: &Asked, deleted: bool) -> (Option<String>, TopicId) {
+/// Name and id in the reply: what the request said, or `both` for a topic that is deleted or was named both
+/// ways. A refusal tells nothing that the client did not know.
+fn describe(image: &Image, topic: &Asked, both: bool) -> (Option<String>, TopicId) {
     match resolve(image, topic) {
-        Some(id) if deleted => (image.topic(id).map(|found| found.name.to_string()), id),
+        Some(id) if both => (image.topic(id).map(|found| found.name.to_string()), id),
         _ => (topic.name.clone(), topic.id),
     }
 }
