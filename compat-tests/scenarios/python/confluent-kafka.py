@@ -68,12 +68,11 @@ with check("both go on after the broker's restart"):
     one.commit(asynchronous=False)
     two.commit(asynchronous=False)
 with check("what was committed is there for the next member"):
-    one.close()
-    two.close()
     late = Consumer(group)
     committed = late.committed([TopicPartition("work", p) for p in range(4)], 10)
     ends = [late.get_watermark_offsets(TopicPartition("work", p), 10)[1] for p in range(4)]
     equal([p.offset for p in committed], ends, "committed")
     equal(sum(ends), 400, "records in all")
-    late.close()
+    for consumer in (one, two, late):
+        consumer.close()
 finish()

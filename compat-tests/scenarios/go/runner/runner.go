@@ -1,0 +1,100 @@
+// Package runner is what the Go scenarios share: requests to the runner of the suite and checks that end a scenario.
+package runner
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"reflect"
+	"sort"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Bootstrap is the broker's address.
+var Bootstrap = os.Getenv("BOOTSTRAP")
+
+var answers = bufio.NewReader(os.Stdin)
+
+// Ask asks the runner for restart, kill, stop, crash, start.
+func Ask(request string) {
+	fmt.Println("@" + request)
+	answer, err := answers.ReadString('\n')
+	if err != nil || !strings.HasPrefix(answer, "ok") {
+		Fail("the runner could not %s the broker: %s", request, answer)
+	}
+}
+
+// Fail ends the scenario.
+func Fail(format string, values ...any) {
+	fmt.Printf("FAILED "+format+"\n", values...)
+	os.Exit(1)
+}
+
+// Check ends the scenario on an error.
+func Check(err error) {
+	if err != nil {
+		Fail("%v", err)
+	}
+}
+
+// Equal ends the scenario when what was seen is not what must be seen.
+func Equal(what string, seen, wanted any) {
+	if !reflect.DeepEqual(seen, wanted) {
+		Fail("%s: %v\n  wanted: %v", what, seen, wanted)
+	}
+}
+
+// Eventually waits for a condition.
+func Eventually(limit time.Duration, what func() string, condition func() bool) {
+	for end := time.Now().Add(limit); !condition(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			Fail("not within %s: %s", limit, what())
+		}
+	}
+}
+
+// Range is the numbers from first to below end.
+func Range(first, end int) (numbers []int) {
+	for n := first; n < end; n++ {
+		numbers = append(numbers, n)
+	}
+	return
+}
+
+// Read is what the members of a group have read so far.
+type Read struct {
+	mutex  sync.Mutex
+	values []int
+	by     map[string]int
+}
+
+// Add notes one value.
+func (r *Read) Add(member string, value int) {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	if r.by == nil {
+		r.by = map[string]int{}
+	}
+	r.values = append(r.values, value)
+	r.by[member]++
+}
+
+// Values returns all of them in order, with what was read twice standing twice.
+func (r *Read) Values() []int {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	values := append([]int{}, r.values...)
+	sort.Ints(values)
+	return values
+}
+
+// Take forgets everything and returns how many each member read.
+func (r *Read) Take() map[string]int {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	by := r.by
+	r.values, r.by = nil, nil
+	return by
+}
