@@ -238,6 +238,15 @@ impl Reader {
         if self.i8()? < 0 { self.null(null) } else { T::read(self, version).map(Some) }
     }
 
+    /// The same as the value of a tagged field, where it is preceded by an unsigned varint instead of an int8.
+    pub(crate) fn nullable_tagged_fields<T: Fields>(
+        &mut self,
+        version: i16,
+        null: bool,
+    ) -> Result<Option<T>, DecodeError> {
+        if self.unsigned_varint()? == 0 { self.null(null) } else { T::read(self, version).map(Some) }
+    }
+
     pub(crate) fn array<T: Element>(&mut self, version: i16, flexible: bool) -> Result<Vec<T>, DecodeError> {
         match self.nullable_array(version, flexible, true)? {
             Some(elements) => Ok(elements),

@@ -1,5 +1,8 @@
 //! The frames around stored records: the leading version of coordinator and control records, the leading type of
 //! coordinator keys, and the frame of KRaft's metadata records.
+//!
+//! The control records of KRaft (leader change, snapshot header and footer, kraft version, voters) have their
+//! version as their own first field and no frame: they are encoded as any message.
 
 use bytes::Bytes;
 

@@ -193,6 +193,16 @@ impl Writer {
         }
     }
 
+    /// The same as the value of a tagged field, where it is preceded by an unsigned varint instead of an int8.
+    pub(crate) fn nullable_tagged_fields<T: Fields>(
+        &mut self,
+        fields: Option<&T>,
+        version: i16,
+    ) -> Result<(), EncodeError> {
+        self.unsigned_varint(u32::from(fields.is_some()));
+        fields.map_or(Ok(()), |fields| fields.write(self, version))
+    }
+
     pub(crate) fn array<T: Element>(
         &mut self,
         elements: &[T],

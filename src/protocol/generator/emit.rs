@@ -93,6 +93,7 @@ fn field_doc(found: &Struct, field: &Field) -> String {
             let _ = write!(text, ", by default {number}");
         }
         Fallback::True => text.push_str(", by default true"),
+        Fallback::Empty if is_optional(field) => text.push_str(", by default empty, not null"),
         Fallback::Null | Fallback::Empty => {}
     }
     text.push('.');
@@ -238,6 +239,9 @@ fn read_value(found: &Struct, field: &Field) -> String {
         Kind::Bytes if optional => format!("r.nullable_bytes(flexible, {null})?"),
         Kind::Bytes => "r.bytes(flexible)?".to_owned(),
         Kind::Records => format!("r.records(flexible, {null})?"),
+        Kind::Struct(_) if optional && field.tag.is_some() => {
+            format!("r.nullable_tagged_fields(version, {null})?")
+        }
         Kind::Struct(_) if optional => format!("r.nullable_fields(version, {null})?"),
         Kind::Struct(name) => format!("{name}::read(r, version)?"),
         Kind::Array(_) if optional => format!("r.nullable_array(version, flexible, {null})?"),
@@ -304,6 +308,9 @@ fn write_value(field: &Field) -> String {
         Kind::Bytes if optional => format!("w.nullable_bytes({value}.as_ref(), flexible)?;"),
         Kind::Bytes => format!("w.bytes(&{value}, flexible)?;"),
         Kind::Records => format!("w.records({value}.as_ref(), flexible)?;"),
+        Kind::Struct(_) if optional && field.tag.is_some() => {
+            format!("w.nullable_tagged_fields({value}.as_ref(), version)?;")
+        }
         Kind::Struct(_) if optional => format!("w.nullable_fields({value}.as_ref(), version)?;"),
         Kind::Struct(_) => format!("{value}.write(w, version)?;"),
         Kind::Array(_) if optional => format!("w.nullable_array({value}.as_deref(), version, flexible)?;"),

@@ -278,8 +278,8 @@ fn plan_field(owner: &str, field: &schema::Field) -> Result<Field, String> {
 fn plan_default(kind: &Kind, default: Option<&Value>) -> Option<Fallback> {
     let text = match default {
         None if *kind == Kind::Records => return Some(Fallback::Null),
+        // Kafka's generator takes a JSON null for no default; a default of null is the text "null".
         None => return Some(Fallback::Empty),
-        Some(Value::Null) => return Some(Fallback::Null),
         Some(Value::String(text)) => text.clone(),
         Some(other) => other.to_string(),
     };

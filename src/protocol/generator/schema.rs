@@ -1,6 +1,6 @@
 //! The schema files as they stand. An unknown attribute is an error, so that a new one is never overlooked.
 
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 use serde_json::Value;
 
 use crate::versions::Versions;
@@ -48,8 +48,6 @@ pub(crate) struct Field {
     pub(crate) r#type: String,
     pub(crate) versions: Versions,
     pub(crate) nullable: Option<Versions>,
-    /// `Some(Value::Null)` where the schema says null, `None` where it says nothing.
-    #[serde(default, deserialize_with = "present")]
     pub(crate) default: Option<Value>,
     #[serde(default)]
     pub(crate) ignorable: bool,
@@ -64,8 +62,4 @@ pub(crate) struct Field {
     _entity: Option<String>,
     #[serde(default, rename = "zeroCopy")]
     _zero_copy: bool,
-}
-
-fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
-    Value::deserialize(deserializer).map(Some)
 }

@@ -126,18 +126,26 @@ fn coordinator_key(out: &mut String, modules: &[&Module]) {
     }
     put!(out, "    /// A type that is not known, with the whole key.\n    Unknown(i16, Bytes),");
     put!(out, "}}\nimpl Key {{");
-    put!(
-        out,
-        "    /// Reads a key with its leading type.\n    ///\n    /// # Errors\n    /// When the bytes are not of the form that their type has."
-    );
+    put!(out, "    /// Reads a key with its leading type.\n    ///\n    /// # Errors");
+    put!(out, "    /// When the bytes are not of the form that their type has.");
     put!(out, "    pub fn decode(bytes: Bytes) -> Result<Key, DecodeError> {{");
     put!(out, "        let mut reader = Reader::new(bytes.clone());\n        let r = &mut reader;");
     put!(out, "        Ok(match r.i16()? {{");
     for (id, name) in &sorted {
-        // Types 0 and 1 have one format: before 0.9 was released, 0 was the only one.
         put!(out, "            {id} => Key::{}({name}::decode(r, 0)?),", key_variant(name));
     }
-    put!(out, "            other => Key::Unknown(other, bytes),\n        }})\n    }}\n}}");
+    put!(out, "            other => Key::Unknown(other, bytes),\n        }})\n    }}");
+    put!(out, "    /// The key with its leading type; an unknown one as it came.\n    ///\n    /// # Errors");
+    put!(out, "    /// When a string in it is too long.");
+    put!(out, "    pub fn encode(&self) -> Result<Bytes, EncodeError> {{\n        match self {{");
+    for (_, name) in &sorted {
+        put!(out, "            Key::{}(key) => crate::encode_coordinator_key(key),", key_variant(name));
+    }
+    put!(out, "            Key::Unknown(_, bytes) => Ok(bytes.clone()),\n        }}\n    }}\n}}");
+    for (_, name) in &sorted {
+        let variant = key_variant(name);
+        put!(out, "impl From<{name}> for Key {{ fn from(key: {name}) -> Self {{ Self::{variant}(key) }} }}");
+    }
 }
 
 fn key_variant(name: &str) -> &str {

@@ -108,7 +108,8 @@ fn every_recorded_frame_comes_back_to_the_byte() {
 /// A broker of Kafka 2.8 answers ApiVersions v4 in the form of v0: a client must read it so.
 #[test]
 fn the_fallback_of_api_versions_reads_as_v0() {
-    let fallback = |pair: &Pair| known_exception(pair, false).is_some() && pair.key == Some(ApiKey::ApiVersions);
+    let fallback =
+        |pair: &Pair| known_exception(pair, false).is_some() && pair.key == Some(ApiKey::ApiVersions);
     let pairs: Vec<Pair> = recorded::pairs().into_iter().filter(fallback).collect();
     assert!(!pairs.is_empty());
     for pair in pairs {

@@ -1,5 +1,8 @@
 //! The frames of `tests/wire`: what real clients and real Apache Kafka brokers said to each other.
 
+// Each test binary uses a part of it.
+#![allow(dead_code)]
+
 use bytes::Bytes;
 use klamm_protocol::ApiKey;
 
