@@ -85,6 +85,11 @@ pub(super) fn rebuild(
     rules: &AppendRules,
 ) -> Result<Vec<ValidBatch>, InvalidRecords> {
     let magic = rules.target_magic;
+    if codec == Compression::Zstd && magic < 2 {
+        // Kafka fails with an unknown server error here; this code tells the client what it is about.
+        let message = format!("ZStandard compression is not supported for magic {magic}");
+        return Err(InvalidRecords::new(ErrorCode::UnsupportedCompressionType, message));
+    }
     let mut builder = BatchBuilder::new(magic, settings(checked, codec, rules));
     let mut max = (NO_TIMESTAMP, rules.first_offset);
     let mut offset = rules.first_offset;
