@@ -12,8 +12,7 @@ use std::time::Duration;
 use klamm_io::{Clock, Disk, Random};
 use klamm_model::{NodeId, Uuid};
 use openraft::async_runtime::watch::WatchReceiver;
-use openraft::rt::deterministic_rng::DeterministicRng;
-use openraft::{AsyncRuntime, Config, RaftTypeConfig, SnapshotPolicy};
+use openraft::{AsyncRuntime, Config, SnapshotPolicy};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -22,18 +21,16 @@ use super::{MetadataNode, PeerCall};
 use crate::controller::{ConfigRules, TopicDefaults};
 use crate::image::Image;
 use crate::quorum::disk_thread::DiskThread;
-use crate::quorum::log::LogStore;
+use crate::quorum::log::{LogStore, form_alone};
 use crate::quorum::network::{self, Network, QuorumNetwork};
 use crate::quorum::state_machine::StateMachine;
-use crate::quorum::{Raft, TypeConfig, VoterNode};
+use crate::quorum::{Raft, Runtime, VoterNode};
 
 /// How many requests may wait to be decided; who comes then waits to wait.
 const JOBS_WAITING_MAX: usize = 1024;
 
 /// How many messages of other voters may wait.
 const PEER_CALLS_WAITING_MAX: usize = 1024;
-
-type Runtime = <TypeConfig as RaftTypeConfig>::AsyncRuntime;
 
 /// What a node needs to start.
 pub struct Settings {
@@ -142,7 +139,7 @@ impl MetadataNode {
                 Err(error) => return drop(started.send(Err(StartError::Quorum(error.to_string())))),
             };
             let seed = settings.random.next_u64();
-            runtime.block_on(DeterministicRng::<Runtime>::scope(seed, async move {
+            runtime.block_on(Runtime::scope(seed, async move {
                 match Running::start(settings, disk_thread).await {
                     Ok((running, node)) => {
                         if started.send(Ok(node)).is_ok() {
@@ -173,8 +170,8 @@ impl MetadataNode {
     ) -> Result<(MetadataNode, impl Future<Output = ()>), StartError> {
         let seed = settings.random.next_u64();
         let start = Running::start(settings, DiskThread::inline());
-        let (running, node) = DeterministicRng::<Runtime>::scope(seed, start).await?;
-        let work = DeterministicRng::<Runtime>::scope(seed.wrapping_add(1), running.until_stopped());
+        let (running, node) = Runtime::scope(seed, start).await?;
+        let work = Runtime::scope(seed.wrapping_add(1), running.until_stopped());
         Ok((node, work))
     }
 }
@@ -196,6 +193,12 @@ impl Running {
         check_voters(&settings)?;
         let storage = |source| StartError::Storage { dir: settings.dir.clone(), source };
         make_dir(&settings).map_err(storage)?;
+        if let [_] = settings.voters[..]
+            && is_new(&settings).map_err(storage)?
+        {
+            form_alone(&*settings.disk, &settings.dir, id.0 as u64, members(&settings.voters))
+                .map_err(storage)?;
+        }
         let log = LogStore::open(&settings.disk, &disk_thread, &settings.dir).map_err(storage)?;
         let (machine, images) =
             StateMachine::open(&settings.disk, &disk_thread, &settings.dir, &settings.cluster_id)
@@ -292,6 +295,16 @@ fn make_dir(settings: &Settings) -> io::Result<()> {
     }
     settings.disk.create_dir_all(&settings.dir)?;
     settings.dir.parent().map_or(Ok(()), |parent| settings.disk.sync_dir(parent))
+}
+
+/// Whether no file of a quorum is there yet.
+fn is_new(settings: &Settings) -> io::Result<bool> {
+    for name in ["log", "vote", "snapshot"] {
+        if settings.disk.exists(&settings.dir.join(name))? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 fn members(voters: &[Voter]) -> BTreeMap<u64, VoterNode> {

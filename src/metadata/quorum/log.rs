@@ -8,6 +8,7 @@
 //! `vote` is replaced as a whole and synced. `committed` is only a hint that lets a restart apply at once what
 //! it applied before; it is written in place and never synced.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::{Bound, RangeBounds};
 use std::path::{Path, PathBuf};
@@ -15,13 +16,14 @@ use std::sync::Arc;
 
 use bytes::{Buf, BufMut};
 use klamm_io::{Disk, File, OpenMode};
+use openraft::entry::RaftEntry;
 use openraft::storage::{IOFlushed, LogState, RaftLogStorage};
-use openraft::{OptionalSend, RaftLogReader};
+use openraft::{EntryPayload, OptionalSend, RaftLogReader};
 use parking_lot::Mutex;
 
 use super::disk_thread::DiskThread;
 use super::log_file::LogFile;
-use super::{Entry, LogId, TypeConfig, Vote, entry};
+use super::{Entry, LogId, Membership, TypeConfig, Vote, VoterNode, entry};
 
 const VOTE_MAGIC: &[u8; 8] = b"KLAMMVOT";
 const VOTE_VERSION: u32 = 1;
@@ -47,6 +49,24 @@ struct State {
     vote: Option<Vote>,
     committed: Option<LogId>,
     bytes_appended: u64,
+}
+
+/// Makes the files of a new quorum of one: exactly what openraft leaves on disk when a single voter forms a
+/// cluster and elects itself, but with four syncs in place of eight. A voter that is its own majority has
+/// granted its vote by giving it.
+pub(crate) fn form_alone(
+    disk: &dyn Disk,
+    dir: &Path,
+    id: u64,
+    nodes: BTreeMap<u64, VoterNode>,
+) -> io::Result<()> {
+    let members = Membership::new(vec![BTreeSet::from([id])], nodes).map_err(io::Error::other)?;
+    let entries = [
+        Entry::new(entry::log_id(0, 0), EntryPayload::Membership(members)),
+        Entry::new(entry::log_id(1, 1), EntryPayload::Blank),
+    ];
+    LogFile::form(disk, &dir.join("log"), &entries)?;
+    disk.replace(&dir.join("vote"), &encode_vote(&Vote::new_committed(1, id)))
 }
 
 impl LogStore {

@@ -99,6 +99,14 @@ impl LogFile {
         Ok(LogFile { path: path.to_owned(), file, purged, slots, end: content.len() as u64 })
     }
 
+    /// Makes the log of a new quorum. Whatever is at `path` is replaced.
+    pub(crate) fn form(disk: &dyn Disk, path: &Path, entries: &[Entry]) -> io::Result<LogFile> {
+        let framed = entries.iter().map(|entry| {
+            Ok((openraft::entry::RaftEntry::log_id(entry), Bytes::from(frame(&entry::encode(entry)?))))
+        });
+        LogFile::create(disk, path, None, &framed.collect::<io::Result<Vec<_>>>()?)
+    }
+
     pub(crate) fn file(&self) -> Arc<dyn File> {
         Arc::clone(&self.file)
     }

@@ -14,7 +14,8 @@ use klamm_protocol::records::cluster_metadata::MetadataRecord;
 use openraft::rt::deterministic_rng::DeterministicRng;
 use serde::{Deserialize, Serialize};
 
-type Tokio = openraft::impls::TokioRuntime;
+/// tokio, with the randomness of each task derived from the seed that the node was started with.
+pub(crate) type Runtime = DeterministicRng<openraft::impls::TokioRuntime>;
 
 openraft::declare_raft_types!(
     /// The concrete types that the quorum runs on. Elections draw from a seeded source (`DeterministicRng`),
@@ -25,7 +26,7 @@ openraft::declare_raft_types!(
         NodeId = u64,
         Node = VoterNode,
         LeaderId = openraft::impls::leader_id_std::LeaderId<u64, u64>,
-        AsyncRuntime = DeterministicRng<Tokio>,
+        AsyncRuntime = Runtime,
 );
 
 pub(crate) type LogId = openraft::type_config::alias::LogIdOf<TypeConfig>;
