@@ -10,6 +10,9 @@ use crate::error::RecordsError;
 
 const NAME: &str = "zstd";
 
+/// A context that gave more than this is not kept: its window may have grown as large.
+const KEPT_AFTER_BYTES_MAX: usize = 8 * 1024 * 1024;
+
 thread_local! {
     static DECODER: RefCell<Option<RawDecoder<'static>>> = const { RefCell::new(None) };
     static COMPRESSOR: RefCell<Option<(i32, Compressor<'static>)>> = const { RefCell::new(None) };
@@ -33,11 +36,14 @@ pub(super) struct Decoder<'a> {
     context: Option<RawDecoder<'static>>,
     /// Whether a frame has begun and not ended.
     in_frame: bool,
+    produced: usize,
 }
 
 impl Drop for Decoder<'_> {
     fn drop(&mut self) {
-        DECODER.with_borrow_mut(|kept| *kept = self.context.take());
+        if self.produced <= KEPT_AFTER_BYTES_MAX {
+            DECODER.with_borrow_mut(|kept| *kept = self.context.take());
+        }
     }
 }
 
@@ -48,7 +54,7 @@ impl<'a> Decoder<'a> {
             None => RawDecoder::new(),
         };
         let context = context.map_err(|_| corrupt("its context cannot be prepared"))?;
-        Ok(Decoder { input, context: Some(context), in_frame: true })
+        Ok(Decoder { input, context: Some(context), in_frame: true, produced: 0 })
     }
 
     pub(super) fn next_chunk(&mut self, out: &mut Vec<u8>) -> Result<bool, RecordsError> {
@@ -63,6 +69,7 @@ impl<'a> Decoder<'a> {
         let hint = context.run(&mut source, &mut sink).map_err(|_| corrupt("a frame is broken"))?;
         let consumed = source.pos();
         self.in_frame = hint != 0;
+        self.produced += out.len() - before;
         if consumed == 0 && out.len() == before && self.in_frame {
             return Err(corrupt("a frame is cut off"));
         }
