@@ -70,7 +70,7 @@ pub enum StorageErrorKind {
 
 impl StorageError {
     /// An error of the operating system.
-    pub(crate) fn io(path: &Path, context: &'static str, error: &io::Error) -> StorageError {
+    pub fn io(path: &Path, context: &'static str, error: &io::Error) -> StorageError {
         let kind = match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StorageErrorKind::DiskFull,
             kind => StorageErrorKind::Io(kind, error.to_string()),

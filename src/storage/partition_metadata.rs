@@ -17,8 +17,7 @@ pub(crate) fn content(topic_id: TopicId) -> String {
     format!("version: {VERSION}\ntopic_id: {topic_id}")
 }
 
-/// Reads the id; `None` if there is no file, as in folders of Kafka 2.8 and older, or if a power cut left it
-/// empty.
+/// Reads the id; `None` if there is no file, as in folders of Kafka 2.8 and older.
 pub(crate) fn read(disk: &dyn Disk, directory: &Path) -> Result<Option<TopicId>, StorageError> {
     let path = directory.join(FILE_NAME);
     let content = match disk.read(&path) {
@@ -26,28 +25,22 @@ pub(crate) fn read(disk: &dyn Disk, directory: &Path) -> Result<Option<TopicId>,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(StorageError::io(&path, READ, &error)),
     };
-    // Zeros are what some file systems leave of a file that was not synced.
-    if content.iter().all(|byte| *byte == 0) {
-        return Ok(None);
-    }
     let content = String::from_utf8_lossy(&content);
     let field = |name: &str| {
         let line = content.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         line.map(str::trim)
     };
-    match field("version") {
-        Some("0") => {}
-        found => {
-            let found = found.unwrap_or("none").chars().take(20).collect();
-            let kind = StorageErrorKind::UnknownVersion { found, newest: VERSION };
+    let corrupt = |reason| StorageError::corrupt(&path, READ, reason);
+    match field("version").map(str::parse::<i32>) {
+        Some(Ok(VERSION)) => {}
+        Some(Ok(found)) => {
+            let kind = StorageErrorKind::UnknownVersion { found: found.to_string(), newest: VERSION };
             return Err(StorageError::new(&path, READ, kind));
         }
+        _ => return Err(corrupt("the file holds no version")),
     }
-    let id = field("topic_id").and_then(|id| id.parse::<TopicId>().ok());
-    match id {
-        Some(id) if !id.is_zero() => Ok(Some(id)),
-        _ => Err(StorageError::corrupt(&path, READ, "the file holds no topic id")),
-    }
+    let id = field("topic_id").and_then(|id| id.parse::<TopicId>().ok()).filter(|id| !id.is_zero());
+    id.map(Some).ok_or_else(|| corrupt("the file holds no topic id"))
 }
 
 #[cfg(test)]
@@ -67,7 +60,6 @@ mod tests {
         assert_eq!(content(id), "version: 0\ntopic_id: kTZQNnSOR7Snv9JKUBFnzA");
         assert_eq!(read_content(&content(id)).unwrap(), Some(id));
         assert_eq!(read(&SimulatedDisk::new(1), Path::new("/")).unwrap(), None);
-        assert_eq!(read_content("\0\0\0").unwrap(), None);
     }
 
     #[test]
@@ -76,5 +68,6 @@ mod tests {
         assert!(read_content("version: 0\ntopic_id: kTZ").is_err());
         assert!(read_content("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAA").is_err());
         assert!(read_content("topic_id").is_err());
+        assert!(read_content("\0\0\0").is_err());
     }
 }

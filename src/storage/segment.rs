@@ -317,33 +317,47 @@ impl LogSegment {
         Ok(timestamp)
     }
 
-    /// A position at or before the batch that holds the offset: from the index, or 0.
-    fn lower_bound(&self, offset: Offset, end: u64) -> Result<u64, StorageError> {
-        let relative = offset - self.base_offset;
+    /// A walk that begins at or before the batch that holds the offset: where the index says, or at 0.
+    ///
+    /// The index may be wrong, after decay of the disk or a bug of long ago. The batches are the truth: where
+    /// none begins, or one that cannot belong to the entry, the walk begins at 0.
+    fn walk_near<'a>(
+        &self,
+        file: &'a dyn File,
+        path: &'a Path,
+        offset: Offset,
+        end: u64,
+    ) -> Result<Walk<'a>, StorageError> {
+        let relative = offset.saturating_sub(self.base_offset);
         let entry = self.offsets.last_where(|entry| i64::from(entry.relative_offset) <= relative)?;
-        Ok(entry.map_or(0, |entry| u64::from(entry.position)).min(end))
+        if let Some(entry) = entry.filter(|entry| u64::from(entry.position) < end) {
+            let mut walk = Walk::new(file, path, u64::from(entry.position), end);
+            let entry_offset = self.base_offset + i64::from(entry.relative_offset);
+            if let Ok(Some(found)) = walk.next_head()
+                && self.is_likely(file, &found, entry_offset)
+            {
+                walk.go_back_to(found.position);
+                return Ok(walk);
+            }
+            tracing::warn!(segment = %path.display(), offset, "the offset index is wrong; searching without it");
+        }
+        Ok(Walk::new(file, path, 0, end))
+    }
+
+    /// Whether a batch can be the one that an index entry means.
+    fn is_likely(&self, file: &dyn File, found: &Found, entry_offset: Offset) -> bool {
+        let offset = found.header.base_offset;
+        if found.header.magic >= 2 {
+            return (self.base_offset..=entry_offset).contains(&offset);
+        }
+        // A compressed message of an old format tells only its last offset, so its checksum must decide.
+        self.can_hold(offset) && self.batch(file, found).is_ok_and(|batch| batch.check_crc().is_ok())
     }
 
     /// The first batch that ends at or behind the offset, among those that begin before `end`.
     pub(crate) fn find(&self, offset: Offset, end: u64) -> Result<Option<Found>, StorageError> {
         let (file, path) = (self.file()?, self.path());
-        let start = self.lower_bound(offset, end)?;
-        let mut walk = Walk::new(&*file, &path, start, end);
-        if start > 0 {
-            match walk.next_head() {
-                Ok(Some(found))
-                    if found.header.last_offset() >= offset && begins_at_most(&found.header, offset) =>
-                {
-                    return Ok(Some(found));
-                }
-                Ok(Some(found)) if found.header.last_offset() < offset => {}
-                // The index led to a place where no batch begins, or too far. The batches are the truth.
-                _ => {
-                    tracing::warn!(segment = %path.display(), offset, "the offset index is wrong; searching without it");
-                    walk = Walk::new(&*file, &path, 0, end);
-                }
-            }
-        }
+        let mut walk = self.walk_near(&*file, &path, offset, end)?;
         while let Some(found) = walk.next_head()? {
             if found.header.last_offset() >= offset {
                 return Ok(Some(found));
@@ -361,9 +375,8 @@ impl LogSegment {
     ) -> Result<Option<FoundOffset>, StorageError> {
         let entry = self.times.last_where(|entry| entry.timestamp <= timestamp)?;
         let below = entry.map_or(self.base_offset, |e| self.base_offset + i64::from(e.relative_offset));
-        let position = self.lower_bound(below.max(from), end)?;
         let (file, path) = (self.file()?, self.path());
-        let mut walk = Walk::new(&*file, &path, position, end);
+        let mut walk = self.walk_near(&*file, &path, below.max(from), end)?;
         while let Some(found) = walk.next_head()? {
             if found.header.max_timestamp < timestamp {
                 continue;
@@ -380,9 +393,8 @@ impl LogSegment {
     /// The first record that has the largest timestamp of this segment.
     pub(crate) fn find_largest_timestamp(&self, end: u64) -> Result<Option<FoundOffset>, StorageError> {
         let largest = self.largest_timestamp()?;
-        let position = self.lower_bound(largest.offset, end)?;
         let (file, path) = (self.file()?, self.path());
-        let mut walk = Walk::new(&*file, &path, position, end);
+        let mut walk = self.walk_near(&*file, &path, largest.offset, end)?;
         while let Some(found) = walk.next_head()? {
             if found.header.max_timestamp != largest.timestamp {
                 continue;
@@ -483,8 +495,7 @@ impl LogSegment {
             },
         };
         let (file, path) = (self.file()?, self.path());
-        let start = self.lower_bound(largest.offset, self.size())?;
-        let mut walk = Walk::new(&*file, &path, start, self.size());
+        let mut walk = self.walk_near(&*file, &path, largest.offset, self.size())?;
         while let Some(Found { header, .. }) = walk.next_head()? {
             if header.max_timestamp > largest.timestamp {
                 largest = LargestTimestamp { timestamp: header.max_timestamp, offset: header.last_offset() };
@@ -552,12 +563,6 @@ impl LogSegment {
         self.times.slot().close();
         self.aborted.slot().close();
     }
-}
-
-/// Whether a batch may begin at or before the offset. A compressed message of an old format tells only its last
-/// offset.
-fn begins_at_most(header: &BatchHeader, offset: Offset) -> bool {
-    header.magic < 2 || header.base_offset <= offset
 }
 
 impl LargestTimestamp {

@@ -91,6 +91,11 @@ impl<'a> Walk<'a> {
         Ok(Some(Found { position, header }))
     }
 
+    /// Lets the walk stand again at a position where a batch begins.
+    pub(crate) fn go_back_to(&mut self, position: u64) {
+        self.position = position;
+    }
+
     /// Reads and checks the next batch.
     pub(crate) fn next_valid(&mut self) -> Result<Scanned, StorageError> {
         let position = self.position;

@@ -170,7 +170,14 @@ impl Log {
                 || !segment.can_hold(last_offset)
                 || self.is_too_old(writer, &segment, group, config)?
         };
-        if is_due { self.roll_at(writer, group[0].first_offset, config) } else { Ok(()) }
+        if !is_due {
+            return Ok(());
+        }
+        // The segment begins where the last one ends, even if the batch comes later (the leader's cleaner took
+        // what was between): recovery takes a gap between two segments for a loss.
+        let (end_offset, first_offset) = (self.log_end_offset(), group[0].first_offset);
+        let is_far = last_offset - end_offset > i64::from(i32::MAX);
+        self.roll_at(writer, if is_far { first_offset } else { end_offset }, config)
     }
 
     /// Whether `segment.ms` has passed between the segment's first batch and the new ones, by their own

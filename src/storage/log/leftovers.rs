@@ -81,7 +81,8 @@ fn finish_swaps(disk: &dyn Disk, directory: &Path, names: &[String]) -> Result<(
         to = to.max(next_offset(disk, &directory.join(name), base_offset)?);
     }
     remove(disk, directory, names, |name| {
-        split(name).is_some_and(|(offset, _)| offset >= from && offset < to)
+        split(name)
+            .is_some_and(|(offset, suffix)| !suffix.ends_with(SWAP_SUFFIX) && offset >= from && offset < to)
     })?;
     for name in swaps {
         let old = directory.join(name);

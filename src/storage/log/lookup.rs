@@ -49,6 +49,18 @@ impl Log {
         largest.map_or(Ok(None), |(_, segment, end)| segment.find_largest_timestamp(end))
     }
 
+    /// Where the segments begin whose records are not younger than a timestamp; all where it is negative.
+    pub fn segment_offsets_before(&self, timestamp: TimestampMs) -> Result<Vec<Offset>, StorageError> {
+        self.check_usable("look up a time in")?;
+        let mut offsets = Vec::new();
+        for (segment, _) in self.segments_with_ends() {
+            if timestamp < 0 || segment.largest_timestamp()?.timestamp <= timestamp {
+                offsets.push(segment.base_offset());
+            }
+        }
+        Ok(offsets)
+    }
+
     /// The transactions that were aborted and have records between two offsets (the second exclusive); possibly
     /// some more whose marker lies in between.
     pub fn aborted_transactions(

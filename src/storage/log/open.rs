@@ -14,7 +14,7 @@ use super::snapshots::write_whole;
 use super::{Environment, Log, LogEnd, Unsynced, Writer, roll_jitter_ms};
 use crate::checkpoint;
 use crate::config::LogConfig;
-use crate::error::StorageError;
+use crate::error::{StorageError, StorageErrorKind};
 use crate::leader_epochs::{self, LeaderEpochs};
 use crate::partition_metadata;
 use crate::positions::Positions;
@@ -45,7 +45,7 @@ impl Log {
     pub(crate) fn open(environment: Arc<Environment>, open: OpenLog) -> Result<OpenedLog, StorageError> {
         let disk = &*environment.disk;
         let folder = leftovers::put_in_order(disk, &open.dir)?;
-        let topic_id = partition_metadata::read(disk, &open.dir)?;
+        let topic_id = read_topic_id(&environment, &open)?;
         let (epochs, epochs_are_lost) = read_epochs(&environment, &open)?;
         let mut recover_from = recovery_start(&folder, &open);
         if epochs_are_lost {
@@ -174,7 +174,7 @@ impl Log {
         let mut current = self.topic_id.lock();
         match *current {
             Some(found) if found != topic_id => {
-                let kind = crate::error::StorageErrorKind::InconsistentTopicId { found, expected: topic_id };
+                let kind = StorageErrorKind::InconsistentTopicId { found, expected: topic_id };
                 return Err(StorageError::new(&self.dir, "open", kind));
             }
             Some(_) => return Ok(()),
@@ -213,14 +213,24 @@ fn recovery_start(folder: &Folder, open: &OpenLog) -> Option<Offset> {
     }
 }
 
+/// The topic's id. A power cut can leave a broken file while nothing of the log was synced yet: what synced the
+/// log would have synced the file first.
+fn read_topic_id(environment: &Environment, open: &OpenLog) -> Result<Option<TopicId>, StorageError> {
+    match partition_metadata::read(&*environment.disk, &open.dir) {
+        Err(error @ StorageError { kind: StorageErrorKind::Corrupt(_), .. }) if !open.was_clean => {
+            tracing::warn!(partition = %open.topic_partition, %error, "the topic id is lost");
+            Ok(None)
+        }
+        result => result,
+    }
+}
+
 /// The epochs, and whether they are lost: a power cut can leave a broken file, since it is synced later.
 fn read_epochs(environment: &Environment, open: &OpenLog) -> Result<(LeaderEpochs, bool), StorageError> {
     let path = open.dir.join(leader_epochs::FILE_NAME);
     match checkpoint::read_epochs(&*environment.disk, &path) {
         Ok(epochs) => Ok((epochs, false)),
-        Err(error @ StorageError { kind: crate::error::StorageErrorKind::Corrupt(_), .. })
-            if !open.was_clean =>
-        {
+        Err(error @ StorageError { kind: StorageErrorKind::Corrupt(_), .. }) if !open.was_clean => {
             tracing::warn!(partition = %open.topic_partition, %error, "learning the leader epochs from the batches");
             Ok((LeaderEpochs::default(), true))
         }

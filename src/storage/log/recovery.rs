@@ -40,7 +40,11 @@ impl Log {
         for (index, segment) in segments.iter().enumerate().skip(first) {
             last = index;
             let size = segment.size();
-            let problem = self.recover_segment(segment)?;
+            let mut problem = self.recover_segment(segment)?;
+            let next = segments.get(index + 1).map(|next| next.base_offset());
+            if problem.is_none() {
+                problem = next.and_then(|next| self.find_gap(segment, next));
+            }
             recovery.segments += 1;
             recovery.scanned_bytes += segment.size();
             recovery.cut_bytes += size - segment.size();
@@ -56,8 +60,8 @@ impl Log {
                 );
                 break;
             }
-            if let Some(next) = segments.get(index + 1) {
-                self.producers.lock().set_end_offset(next.base_offset());
+            if let Some(next) = next {
+                self.producers.lock().set_end_offset(next);
                 self.replace_snapshot(&mut writer)?;
             }
         }
@@ -71,6 +75,14 @@ impl Log {
         self.producers.lock().set_end_offset(end_offset);
         self.publish_end(end_offset, &segments[last]);
         Ok(recovery)
+    }
+
+    /// After a power cut the end of a segment can be missing although a later one is there: the system writes
+    /// them back in any order. Only a cleaner makes gaps that mean nothing.
+    fn find_gap(&self, segment: &LogSegment, next_base: Offset) -> Option<String> {
+        let end_offset = self.producers.lock().end_offset();
+        let is_gap = end_offset < next_base && segment.can_hold(next_base) && !self.config().cleanup.compact;
+        is_gap.then(|| format!("the records from {end_offset} to {} are missing", next_base - 1))
     }
 
     /// Returns what is wrong with the first batch that is not whole, if there is one.

@@ -65,7 +65,7 @@ impl Locked {
             }
             _ => StorageError::io(path, "open the log directory", &error),
         };
-        disk.create_dir_all(path).map_err(not_writable)?;
+        make_durably(disk, path).map_err(not_writable)?;
         let lock = disk.lock(&path.join(LOCK_FILE)).map_err(|error| match error.kind() {
             io::ErrorKind::WouldBlock => {
                 StorageError::new(path, "lock the log directory", StorageErrorKind::Locked)
@@ -118,6 +118,19 @@ impl Locked {
         };
         Ok(LogDirectory { path, id, _lock: lock, checkpointed: Mutex::default() })
     }
+}
+
+/// Makes a directory with those above it, so that none of them is lost in a power cut.
+fn make_durably(disk: &dyn Disk, path: &Path) -> io::Result<()> {
+    let mut made = Vec::new();
+    for ancestor in path.ancestors().take_while(|ancestor| !ancestor.as_os_str().is_empty()) {
+        if disk.exists(ancestor)? {
+            break;
+        }
+        made.push(ancestor);
+    }
+    disk.create_dir_all(path)?;
+    made.into_iter().filter_map(Path::parent).try_for_each(|parent| disk.sync_dir(parent))
 }
 
 /// Partitions without `meta.properties` were once part of a cluster; which one, nobody can tell.

@@ -1,0 +1,171 @@
+//! To whom log directories belong, and how partitions come and go in them.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use klamm_io::{Disk, SystemClock, SystemDisk, SystemRandom};
+use klamm_model::{NodeId, TopicPartition, Uuid};
+use klamm_storage::{LogConfig, LogStore, StorageErrorKind, StoreSettings};
+use klamm_testing::SimulatedDisk;
+
+use crate::support::*;
+
+#[test]
+fn a_new_directory_gets_an_identity_and_keeps_it() {
+    let disk = SimulatedDisk::new(1);
+    let store = LogStore::open(settings(&disk)).unwrap();
+    let (cluster, ids) = (store.cluster_id().to_owned(), store.directory_ids());
+    assert_eq!(cluster.parse::<Uuid>().unwrap().to_string(), cluster);
+    assert_eq!(store.metadata_dir(), Path::new("/logs/klamm-metadata"));
+    drop(store);
+    // The identity is on the disk before anything else happens.
+    let store = LogStore::open(settings(&disk.crash())).unwrap();
+    assert_eq!((store.cluster_id(), store.directory_ids()), (cluster.as_str(), ids));
+}
+
+#[test]
+fn foreign_directories_are_refused() {
+    let disk = SimulatedDisk::new(1);
+    drop(LogStore::open(StoreSettings { cluster_id: Some("one".to_owned()), ..settings(&disk) }).unwrap());
+    let kind = |settings| LogStore::open(settings).err().unwrap().kind;
+    let other_cluster = StoreSettings { cluster_id: Some("other".to_owned()), ..settings(&disk) };
+    let foreign = |what, found: &str, expected: &str| StorageErrorKind::Foreign {
+        what,
+        found: found.to_owned(),
+        expected: expected.to_owned(),
+    };
+    assert_eq!(kind(other_cluster), foreign("cluster.id", "one", "other"));
+    let other_node = StoreSettings { node_id: NodeId(2), ..settings(&disk) };
+    assert_eq!(kind(other_node), foreign("node.id", "1", "2"));
+    // Two directories of two clusters cannot be used together, whichever comes first.
+    let second = StoreSettings {
+        cluster_id: Some("two".to_owned()),
+        log_dirs: vec!["/more".into()],
+        ..settings(&disk)
+    };
+    drop(LogStore::open(second).unwrap());
+    let both = StoreSettings { log_dirs: vec![LOGS.into(), "/more".into()], ..settings(&disk) };
+    assert_eq!(kind(both), foreign("cluster.id", "two", "one"));
+    put(&disk, Path::new("/logs/meta.properties"), b"version=2\nnode.id=1\ncluster.id=one\n");
+    assert!(matches!(kind(settings(&disk)), StorageErrorKind::UnknownVersion { .. }));
+}
+
+#[test]
+fn partitions_without_identity_are_refused() {
+    let disk = SimulatedDisk::new(1);
+    disk.create_dir_all(Path::new("/logs/t-0")).unwrap();
+    let error = LogStore::open(settings(&disk)).err().unwrap();
+    assert!(error.to_string().contains("no meta.properties"), "{error}");
+}
+
+#[test]
+fn a_directory_is_used_by_one_at_a_time() {
+    let disk = SimulatedDisk::new(1);
+    let store = LogStore::open(settings(&disk)).unwrap();
+    let error = LogStore::open(settings(&disk)).err().unwrap();
+    assert_eq!(error.kind, StorageErrorKind::Locked);
+    assert!(error.to_string().contains("another process uses this log directory"));
+    drop(store);
+    LogStore::open(settings(&disk)).unwrap();
+}
+
+#[test]
+fn a_second_directory_joins_and_new_partitions_go_where_there_are_fewest() {
+    let disk = SimulatedDisk::new(1);
+    let (store, log) = with_partition(&disk, &small());
+    let cluster = store.cluster_id().to_owned();
+    append(&log).unwrap();
+    store.close(None).unwrap();
+    drop((store, log));
+    let log_dirs: Vec<PathBuf> = vec![LOGS.into(), "/more".into()];
+    let both = || StoreSettings { log_dirs: log_dirs.clone(), ..settings(&disk) };
+    let store = LogStore::open(both()).unwrap();
+    store.load(&|_| small()).unwrap();
+    assert_eq!(store.cluster_id(), cluster);
+    for partition in 1..4 {
+        store.create(&TopicPartition::new("t", partition), TOPIC_ID, small()).unwrap();
+    }
+    let counts =
+        log_dirs.iter().map(|dir| store.logs().iter().filter(|log| log.dir().starts_with(dir)).count());
+    assert_eq!(counts.collect::<Vec<_>>(), [2, 2]);
+    store.close(None).unwrap();
+    drop(store);
+    let store = LogStore::open(both()).unwrap();
+    let report = store.load(&|_| small()).unwrap();
+    assert_eq!((report.logs, report.recovered_logs), (4, 0));
+}
+
+/// Deleting and making a topic again must leave nothing of the old one: no records, no offsets in checkpoints.
+#[test]
+fn a_partition_made_again_has_nothing_of_the_old_one() {
+    let disk = SimulatedDisk::new(1);
+    let (store, log) = with_partition(&disk, &small());
+    append_many(&log, 20);
+    log.delete_records_before(40).unwrap();
+    log.flush().unwrap();
+    store.checkpoint(&[(partition(), 60)]).unwrap();
+    assert!(store.delete(&partition()).unwrap());
+    assert!(!store.delete(&partition()).unwrap());
+    assert_eq!(
+        log.read(50, 1, 60, true).unwrap_err().to_string(),
+        "read /logs/t-0: the partition was deleted"
+    );
+    assert!(append(&log).is_err());
+
+    let new_id = Uuid([8; 16]);
+    let log = store.create(&partition(), new_id, small()).unwrap();
+    append(&log).unwrap();
+    assert_eq!(store.high_watermark(&partition()), None);
+    drop((store, log));
+    let store = open(&disk.kill(), &small());
+    let log = store.log();
+    assert_eq!((log.log_start_offset(), log.log_end_offset(), log.topic_id()), (0, 3, Some(new_id)));
+    assert_eq!(store.high_watermark(&partition()), None);
+    // The folder of the old one is removed at last.
+    let deleted =
+        |disk: &SimulatedDisk| names(disk, Path::new(LOGS)).iter().filter(|n| n.ends_with("-delete")).count();
+    let disk = disk.kill();
+    let store = {
+        drop((store, log));
+        open(&disk, &small())
+    };
+    assert_eq!(deleted(&disk), 1);
+    store.run_maintenance(NOW, &|_| None);
+    assert_eq!(deleted(&disk), 0);
+}
+
+#[test]
+fn a_folder_of_another_topic_is_not_taken_over() {
+    let disk = SimulatedDisk::new(1);
+    let (store, log) = with_partition(&disk, &small());
+    let same = store.create(&partition(), TOPIC_ID, LogConfig::default()).unwrap();
+    assert!(Arc::ptr_eq(&log, &same));
+    assert_eq!(log.config().segment_bytes, 1 << 30, "the settings are taken over");
+    let error = store.create(&partition(), Uuid([8; 16]), small()).err().unwrap();
+    assert!(matches!(error.kind, StorageErrorKind::InconsistentTopicId { .. }));
+    let metadata = disk.read(&folder().join("partition.metadata")).unwrap();
+    assert_eq!(metadata, format!("version: 0\ntopic_id: {TOPIC_ID}").as_bytes());
+}
+
+/// The same on a real file system, where locks are the kernel's and files have descriptors.
+#[test]
+fn a_real_disk_does_as_the_simulated_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = || {
+        let (clock, random) = (Arc::new(SystemClock::new()), Arc::new(SystemRandom));
+        StoreSettings::new(vec![folder.path().join("logs")], NodeId(1), Arc::new(SystemDisk), clock, random)
+    };
+    for round in 0..3 {
+        let store = LogStore::open(settings()).unwrap();
+        let report = store.load(&|_| small()).unwrap();
+        assert_eq!((report.recovered_logs, report.failed.len()), (0, 0));
+        let log = store.create(&partition(), TOPIC_ID, small()).unwrap();
+        assert_eq!(log.log_end_offset(), round * 60);
+        append_many(&log, 20);
+        let records = read_all(&log);
+        assert_eq!(offsets(&records), (0..round * 60 + 60).collect::<Vec<_>>());
+        let slice = log.read(0, 100, 60, true).unwrap().unwrap();
+        assert!(slice.file.descriptor().is_some());
+        store.close(None).unwrap();
+    }
+}

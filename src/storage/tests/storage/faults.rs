@@ -1,0 +1,112 @@
+//! A disk that fails for a while: nothing acknowledged may be lost, and nothing half done may show.
+
+use klamm_storage::{LogConfig, StorageErrorKind};
+use klamm_testing::{Failure, Fault, OperationKind, SimulatedDisk};
+
+use crate::support::*;
+
+/// The disk is full in the middle of a batch. The log must be as before, and go on when there is room.
+#[test]
+fn an_append_to_a_full_disk_leaves_no_trace() {
+    let disk = SimulatedDisk::new(1);
+    let (_store, log) = with_partition(&disk, &LogConfig::default());
+    append(&log).unwrap();
+    let (size, records, producers) = (log.size(), read_all(&log), log.producers());
+    let data = Draft { producer: Some((1, 0, 0)), value_bytes: 5000, ..Draft::at(3) };
+    for room in [0, 1, 60, 5000] {
+        let used = 1 << 40;
+        let free = klamm_io::Disk::space(&disk, std::path::Path::new(LOGS)).unwrap().1;
+        disk.set_capacity(Some(used - free + room));
+        let error = log.append_replicated(&[data.batch()]).unwrap_err();
+        assert_eq!(error.kind, StorageErrorKind::DiskFull, "{error}");
+        assert!(error.to_string().contains("00000000000000000000.log at "), "{error}");
+        assert_eq!((log.size(), log.log_end_offset(), log.producers()), (size, 3, producers.clone()));
+        assert_eq!(files(&disk, &folder(), ".log")[0].1.len() as u64, size, "the file is cut back");
+        disk.set_capacity(None);
+    }
+    log.append_replicated(&[data.batch()]).unwrap();
+    assert_eq!(read_all(&log)[..3], records);
+    assert_eq!(offsets(&read_all(&log)), [0, 1, 2, 3, 4, 5]);
+}
+
+/// If not even the cut succeeds, no later append may come behind the garbage.
+#[test]
+fn an_append_that_cannot_be_undone_takes_the_log_offline() {
+    let disk = SimulatedDisk::new(1);
+    let (_store, log) = with_partition(&disk, &LogConfig::default());
+    append(&log).unwrap();
+    let faults = [OperationKind::Write, OperationKind::SetLen]
+        .map(|kind| disk.inject(Fault::new(Failure::Device).of(kind)));
+    let error = append(&log).unwrap_err();
+    assert!(matches!(error.kind, StorageErrorKind::Io(..)));
+    faults.into_iter().for_each(|fault| disk.clear(fault));
+    let error = append(&log).unwrap_err();
+    assert!(matches!(error.kind, StorageErrorKind::Offline(_)), "{error}");
+    assert!(log.failure().is_some() && log.read(0, 1, 3, true).is_err());
+    let store = open(&disk.kill(), &LogConfig::default());
+    assert_eq!(offsets(&read_all(&store.log())), [0, 1, 2]);
+}
+
+/// Each call that rolling makes may fail. The append then fails, and the next one succeeds.
+#[test]
+fn a_roll_that_fails_anywhere_is_tried_again() {
+    for kind in [OperationKind::Create, OperationKind::Write, OperationKind::SetLen] {
+        for nth in 1..=6 {
+            let disk = SimulatedDisk::new(1);
+            let (_store, log) = with_partition(&disk, &small());
+            while log.size() < 1200 {
+                append(&log).unwrap();
+            }
+            let fault = disk.inject(Fault::new(Failure::NoSpace).of(kind).from_call(nth).times(1));
+            let mut failures = 0;
+            for _ in 0..12 {
+                failures += usize::from(append(&log).is_err());
+            }
+            disk.clear(fault);
+            let end = log.log_end_offset();
+            assert!(failures <= 1 && log.segment_count() > 1, "{kind:?} {nth}");
+            assert_eq!(offsets(&read_all(&log)), (0..end).collect::<Vec<_>>(), "{kind:?} {nth}");
+            let store = open(&disk.kill(), &small());
+            assert_eq!(offsets(&read_all(&store.log())), (0..end).collect::<Vec<_>>(), "{kind:?} {nth}");
+        }
+    }
+}
+
+/// After a failed sync nobody knows what is on the disk: the recovery point must not move, now or later.
+#[test]
+fn a_failed_sync_is_never_papered_over() {
+    let disk = SimulatedDisk::new(1);
+    let (store, log) = with_partition(&disk, &LogConfig { flush_messages: 1, ..small() });
+    append(&log).unwrap();
+    disk.inject(Fault::new(Failure::Device).of(OperationKind::SyncData).times(1));
+    assert!(append(&log).is_err());
+    assert_eq!(log.recovery_point(), 3);
+    assert!(matches!(log.flush().unwrap_err().kind, StorageErrorKind::Offline(_)));
+    assert!(store.close(None).is_err());
+    let store = open(&disk.crash(), &small());
+    assert_eq!(store.report.recovered_logs, 1, "the directory was not marked clean");
+    assert_eq!(offsets(&read_all(&store.log()))[..3], [0, 1, 2]);
+}
+
+#[test]
+fn one_log_that_cannot_be_opened_does_not_keep_the_others_from_it() {
+    let disk = SimulatedDisk::new(1);
+    let (store, log) = with_partition(&disk, &small());
+    let other = klamm_model::TopicPartition::new("other", 0);
+    append(&store.create(&other, TOPIC_ID, small()).unwrap()).unwrap();
+    append(&log).unwrap();
+    drop((store, log));
+    let disk = disk.kill();
+    disk.inject(Fault::new(Failure::Device).of(OperationKind::Read).on("/t-0/"));
+    let store = try_open(&disk, &small()).unwrap();
+    assert_eq!(store.report.logs, 1);
+    assert_eq!(store.report.failed.len(), 1);
+    assert_eq!(store.report.failed[0].0, partition());
+    assert_eq!(store.get(&other).unwrap().log_end_offset(), 3);
+    // Its records still wait for a recovery, so the directory must not be taken for clean.
+    store.close(None).unwrap();
+    drop(store);
+    let store = open(&disk.kill(), &small());
+    assert_eq!(store.report.recovered_logs, 2);
+    assert_eq!(offsets(&read_all(&store.log())), [0, 1, 2]);
+}

@@ -1,0 +1,17 @@
+//! The store as its users see it, on the simulated disk: what Apache Kafka wrote, what Klamm writes, and what
+//! faults and crashes leave of it.
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "fixtures are copied from the real disk into the simulated one"
+)]
+
+mod appending;
+mod crashes;
+mod directories;
+mod faults;
+mod fixtures;
+mod recovery;
+mod retention;
+mod support;
+mod truncation;
