@@ -90,12 +90,12 @@ mod tests {
                 is_controller: *name == "CONTROLLER",
             })
             .collect();
-        start_line("1.2.3", &config, &bound, Path::new("/home/me"))
+        start_line("1.2.3", &config, &bound, Path::new("/srv"))
     }
 
     #[test]
     fn the_default_is_localhost() {
-        let expected = "Klamm 1.2.3 listens on localhost:9092; its data is in /home/me/klamm-data";
+        let expected = "Klamm 1.2.3 listens on localhost:9092; its data is in /srv/klamm-data";
         let (four, six) = (("PLAINTEXT", "127.0.0.1:9092"), ("PLAINTEXT", "[::1]:9092"));
         assert_eq!(line(&[], &[four, six]), expected);
         // A machine without IPv6.
@@ -113,7 +113,7 @@ mod tests {
         ];
         assert_eq!(
             line(&settings, &[("IN", "10.0.0.1:1"), ("OUT", "[::]:2"), ("CONTROLLER", "[::]:3")]),
-            "Klamm 1.2.3 listens on 10.0.0.1:1 (IN) and all interfaces, port 2 (OUT); its data is in /a, /home/me/b"
+            "Klamm 1.2.3 listens on 10.0.0.1:1 (IN) and all interfaces, port 2 (OUT); its data is in /a, /srv/b"
         );
     }
 

@@ -1,1 +1,21 @@
-//! klamm-server
+//! The sockets of a node: the only crate that turns wire requests into calls, and calls' results into answers.
+//!
+//! It must never hold rules of its domain: what may be appended is `klamm-partition`'s matter, what a group does
+//! `klamm-coordinator`'s, what a topic may be called or configured `klamm-metadata`'s. `api` has one file for each
+//! API key; a handler holds no state and calls no other.
+
+mod api;
+mod background;
+mod connection;
+mod context;
+mod fetch_sessions;
+mod limits;
+mod listener;
+mod partition_table;
+mod producer_ids;
+mod start;
+mod stop;
+mod topic_creation;
+
+pub use listener::{BindError, Bound, Endpoint, bind};
+pub use start::{Machine, Server, StartError, start};

@@ -1,0 +1,236 @@
+//! Appending: leadership, validation, sequences, offsets, then the log.
+
+use bytes::Bytes;
+use klamm_model::{ErrorCode, LeaderEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs, TimestampType};
+use klamm_records::{AppendRules, InvalidRecords, ValidBatch, validate_for_append};
+use klamm_storage::StorageError;
+
+use crate::sequence::{self, Refusal, Verdict};
+use crate::{Partition, Role};
+
+pub use klamm_records::Origin;
+
+/// How to append.
+#[derive(Clone, Copy, Debug)]
+pub struct AppendOptions {
+    /// Who appends: a client or a coordinator of this node.
+    pub origin: Origin,
+    /// The version of the Produce request, which decides what may stand in it; the newest for coordinators.
+    pub produce_version: i16,
+    /// -1 waits for all in-sync replicas and refuses while they are too few.
+    pub acks: i16,
+    /// For a coordinator: the epoch in which it was loaded. It must not write as the leader of another.
+    pub expected_leader_epoch: Option<LeaderEpoch>,
+}
+
+/// Where records were put.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Appended {
+    /// The first record's offset; for a duplicate, where it was put the first time.
+    pub base_offset: Offset,
+    /// The last record's offset.
+    pub last_offset: Offset,
+    /// The time of the append where the topic uses it (or the batch is a duplicate), else -1.
+    pub log_append_time: TimestampMs,
+    /// The first offset of the log.
+    pub log_start_offset: Offset,
+    /// Under which leader; what [`Partition::wait_for_high_watermark`] wants.
+    pub leader_epoch: LeaderEpoch,
+}
+
+/// Why records were not appended, or, after an append, not known to be committed.
+#[derive(Debug, thiserror::Error)]
+pub enum AppendError {
+    /// This replica does not lead, or no longer.
+    #[error("this node does not lead the partition")]
+    NotLeader,
+    /// Fewer in-sync replicas than `min.insync.replicas`, found before the append.
+    #[error("{in_sync} replicas are in sync, min.insync.replicas asks for {needed}")]
+    NotEnoughReplicas {
+        /// How many are in sync.
+        in_sync: usize,
+        /// How many are needed.
+        needed: usize,
+    },
+    /// The same, found after the append.
+    #[error("the in-sync replicas became fewer than min.insync.replicas after the append")]
+    NotEnoughReplicasAfterAppend,
+    /// The records break a rule.
+    #[error("{}", .0.message)]
+    Invalid(InvalidRecords),
+    /// The producer was fenced by one with a later epoch.
+    #[error("producer {producer} has epoch {found}, but the partition has seen {current}")]
+    ProducerFenced {
+        /// The producer.
+        producer: ProducerId,
+        /// The epoch of the batch.
+        found: ProducerEpoch,
+        /// The epoch of the partition.
+        current: ProducerEpoch,
+    },
+    /// A batch is missing before this one.
+    #[error("producer {producer} sent sequence {found} after {last}")]
+    OutOfOrderSequence {
+        /// The producer.
+        producer: ProducerId,
+        /// The first sequence of the batch.
+        found: i32,
+        /// The last sequence that the partition has.
+        last: i32,
+    },
+    /// A transactional batch, and no transaction is known here.
+    #[error("producer {producer} has no transaction under way")]
+    NoTransaction {
+        /// The producer.
+        producer: ProducerId,
+    },
+    /// The disk failed; the log is as before.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+}
+
+impl Partition {
+    /// Appends records as the leader, and returns where they stand. Nothing is waited for: they are committed
+    /// when [`Partition::wait_for_high_watermark`] says so.
+    pub fn append_as_leader(&self, records: Bytes, options: &AppendOptions) -> Result<Appended, AppendError> {
+        let _writer = self.writer.lock();
+        let leader_epoch = self.check_may_append(options)?;
+        let rules = self.append_rules(leader_epoch, options);
+        let batches = validate_for_append(records, &rules).map_err(AppendError::Invalid)?;
+        if let Some(duplicate) = self.judge_sequences(&batches, options)? {
+            return Ok(Appended { leader_epoch, log_start_offset: self.log.log_start_offset(), ..duplicate });
+        }
+        let (first, last) = (batches.first(), batches.last());
+        let appended = Appended {
+            // Old clients may send no whole message; that is no error, and nothing is appended.
+            base_offset: first.map_or(-1, |batch| batch.first_offset),
+            last_offset: last.map_or(-1, |batch| batch.header.last_offset()),
+            log_append_time: match rules.timestamp_type {
+                TimestampType::CreateTime => -1,
+                TimestampType::LogAppendTime => rules.now_ms,
+            },
+            log_start_offset: self.log.log_start_offset(),
+            leader_epoch,
+        };
+        if !batches.is_empty() {
+            self.log.append(&batches)?;
+            self.after_local_append(leader_epoch);
+        }
+        Ok(appended)
+    }
+
+    fn check_may_append(&self, options: &AppendOptions) -> Result<LeaderEpoch, AppendError> {
+        let state = self.state.lock();
+        let Role::Leader(leader) = &state.role else {
+            return Err(AppendError::NotLeader);
+        };
+        if options.expected_leader_epoch.is_some_and(|expected| expected != state.leader_epoch) {
+            return Err(AppendError::NotLeader);
+        }
+        let needed = leader.min_in_sync(&self.settings.load());
+        let in_sync = leader.isr().len();
+        if options.acks == -1 && in_sync < needed {
+            return Err(AppendError::NotEnoughReplicas { in_sync, needed });
+        }
+        Ok(state.leader_epoch)
+    }
+
+    fn append_rules(&self, leader_epoch: LeaderEpoch, options: &AppendOptions) -> AppendRules {
+        let settings = self.settings.load();
+        AppendRules {
+            produce_version: options.produce_version,
+            target_magic: 2,
+            timestamp_type: settings.timestamp_type,
+            now_ms: self.clock.now_ms(),
+            timestamp_before_max_ms: settings.timestamp_before_max_ms,
+            timestamp_after_max_ms: settings.timestamp_after_max_ms,
+            max_batch_bytes: settings.batch_bytes_max,
+            is_compacted: settings.is_compacted,
+            compression_type: settings.compression,
+            level: settings.compression_level,
+            expanded_bytes_max: settings.expanded_bytes_max,
+            first_offset: self.log.log_end_offset(),
+            leader_epoch,
+            origin: options.origin,
+            topic_partition: self.topic_partition().clone(),
+        }
+    }
+
+    /// The place of the first batch that stands in the log already, if there is one.
+    fn judge_sequences(
+        &self,
+        batches: &[ValidBatch],
+        options: &AppendOptions,
+    ) -> Result<Option<Appended>, AppendError> {
+        for batch in batches.iter().map(|batch| &batch.header).filter(|header| header.has_producer_id()) {
+            if options.origin != Origin::Client {
+                continue;
+            }
+            if batch.is_transactional() {
+                return Err(AppendError::NoTransaction { producer: batch.producer_id });
+            }
+            let known = self.log.producer(batch.producer_id);
+            match sequence::judge(batch, known.as_ref()) {
+                Ok(Verdict::Append) => {}
+                Ok(Verdict::Duplicate(kept)) => {
+                    return Ok(Some(Appended {
+                        base_offset: kept.base_offset,
+                        last_offset: kept.last_offset,
+                        log_append_time: kept.timestamp,
+                        log_start_offset: self.log.log_start_offset(),
+                        leader_epoch: LeaderEpoch::NONE,
+                    }));
+                }
+                Err(refusal) => return Err(refused(batch, refusal)),
+            }
+        }
+        Ok(None)
+    }
+
+    /// The leader's own end has moved: with no other replica in sync, so has the high watermark.
+    fn after_local_append(&self, leader_epoch: LeaderEpoch) {
+        {
+            let mut state = self.state.lock();
+            let state = &mut *state;
+            match &mut state.role {
+                Role::Leader(leader) if state.leader_epoch == leader_epoch => {
+                    let high_watermark = leader.high_watermark(&self.log, &self.settings.load());
+                    if let Some(high_watermark) = high_watermark {
+                        state.watermarks.raise(high_watermark, &self.log);
+                    }
+                }
+                _ => {}
+            }
+        }
+        self.waiters.wake_all();
+    }
+}
+
+fn refused(batch: &klamm_records::BatchHeader, refusal: Refusal) -> AppendError {
+    match refusal {
+        Refusal::Fenced { current } => {
+            AppendError::ProducerFenced { producer: batch.producer_id, found: batch.producer_epoch, current }
+        }
+        Refusal::OutOfOrder { last_sequence } => AppendError::OutOfOrderSequence {
+            producer: batch.producer_id,
+            found: batch.base_sequence,
+            last: last_sequence,
+        },
+    }
+}
+
+impl AppendError {
+    /// The code that Kafka answers a Produce with.
+    pub fn code(&self) -> ErrorCode {
+        match self {
+            AppendError::NotLeader => ErrorCode::NotLeaderOrFollower,
+            AppendError::NotEnoughReplicas { .. } => ErrorCode::NotEnoughReplicas,
+            AppendError::NotEnoughReplicasAfterAppend => ErrorCode::NotEnoughReplicasAfterAppend,
+            AppendError::Invalid(invalid) => invalid.code,
+            AppendError::ProducerFenced { .. } => ErrorCode::InvalidProducerEpoch,
+            AppendError::OutOfOrderSequence { .. } => ErrorCode::OutOfOrderSequenceNumber,
+            AppendError::NoTransaction { .. } => ErrorCode::InvalidTxnState,
+            AppendError::Storage(_) => ErrorCode::KafkaStorageError,
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! Two replicas in one process, connected by hand: who may read what, and when an append counts as committed.
+//! What fails here in a cluster loses acknowledged records or shows records that vanish.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use klamm_model::{
+    ErrorCode, IsolationLevel, LeaderEpoch, NodeId, Offset, ProducerEpoch, ProducerId, TopicPartition, Uuid,
+};
+use klamm_partition::{
+    AppendError, AppendOptions, Appended, FollowerProgress, Leadership, LookUp, Origin, Partition,
+    PartitionSettings, ReadError, ReadOptions, Reader,
+};
+use klamm_records::{BatchBuilder, BatchSettings};
+use klamm_storage::{LogConfig, LogStore, StoreSettings};
+use klamm_testing::{SeededRandom, SimulatedClock, SimulatedDisk};
+
+const LEADER: NodeId = NodeId(1);
+const FOLLOWER: NodeId = NodeId(2);
+const TOPIC: Uuid = Uuid([7; 16]);
+const CONSUMER: Reader = Reader::Consumer(IsolationLevel::ReadUncommitted);
+
+struct Replica {
+    partition: Partition,
+    clock: Arc<SimulatedClock>,
+}
+
+fn replica(node: NodeId, settings: PartitionSettings) -> Replica {
+    let clock = Arc::new(SimulatedClock::new(1_700_000_000_000));
+    let (disk, random) = (Arc::new(SimulatedDisk::new(1)), Arc::new(SeededRandom::new(1)));
+    let log_dirs = vec![Path::new("/data").to_owned()];
+    let store = LogStore::open(StoreSettings::new(log_dirs, node, disk, clock.clone(), random)).unwrap();
+    store.load(&|_| LogConfig::default()).unwrap();
+    let log = store.create(&TopicPartition::new("t", 0), TOPIC, LogConfig::default()).unwrap();
+    let partition = Partition::new(TOPIC, node, log, 0, settings, clock.clone());
+    Replica { partition, clock }
+}
+
+fn leadership(epoch: i32, isr: &[NodeId]) -> Leadership {
+    Leadership {
+        leader: Some(LEADER),
+        leader_epoch: LeaderEpoch(epoch),
+        partition_epoch: epoch,
+        replicas: vec![LEADER, FOLLOWER],
+        isr: isr.to_vec(),
+    }
+}
+
+/// A leader and a follower, both in sync.
+fn pair(settings: PartitionSettings) -> (Replica, Replica) {
+    let (leader, follower) = (replica(LEADER, settings.clone()), replica(FOLLOWER, settings));
+    leader.partition.become_leader(&leadership(0, &[LEADER, FOLLOWER])).unwrap();
+    follower.partition.become_follower(&leadership(0, &[LEADER, FOLLOWER]));
+    (leader, follower)
+}
+
+fn batch(values: &[&str], producer: Option<(i64, i16, i32)>) -> Bytes {
+    let (id, epoch, sequence) = producer.unwrap_or((-1, -1, -1));
+    let mut builder = BatchBuilder::v2(BatchSettings {
+        producer_id: ProducerId(id),
+        producer_epoch: ProducerEpoch(epoch),
+        base_sequence: sequence,
+        ..Default::default()
+    });
+    for value in values {
+        builder.append(1_700_000_000_000, None, Some(value.as_bytes()), &[]);
+    }
+    builder.build()
+}
+
+fn append(replica: &Replica, records: Bytes, acks: i16) -> Result<Appended, AppendError> {
+    let options =
+        AppendOptions { origin: Origin::Client, produce_version: 9, acks, expected_leader_epoch: None };
+    replica.partition.append_as_leader(records, &options)
+}
+
+fn options(reader: Reader) -> ReadOptions {
+    ReadOptions {
+        reader,
+        bytes_max: 1 << 20,
+        at_least_one: true,
+        current_leader_epoch: None,
+        last_fetched_epoch: None,
+    }
+}
+
+/// The follower fetches once: says what it has, gets what is next and the high watermark, and appends it.
+fn fetch_once(leader: &Replica, follower: &Replica) {
+    let from = follower.partition.offsets().log_end;
+    assert!(leader.partition.follower_fetched(FollowerProgress { node: FOLLOWER, log_end: from }));
+    let read = leader.partition.read(from, &options(Reader::Follower)).unwrap();
+    let bytes = read.slice.map(|slice| slice.to_bytes().unwrap()).unwrap_or_default();
+    let epoch = leader.partition.leader_epoch();
+    follower.partition.append_as_follower(bytes, epoch, read.offsets.high_watermark).unwrap();
+}
+
+fn visible(replica: &Replica, from: Offset) -> bool {
+    replica.partition.read(from, &options(CONSUMER)).unwrap().slice.is_some()
+}
+
+#[test]
+fn a_record_is_shown_only_when_both_replicas_have_it() {
+    let (leader, follower) = pair(PartitionSettings::default());
+    let appended = append(&leader, batch(&["a", "b"], None), -1).unwrap();
+    assert_eq!((appended.base_offset, appended.last_offset), (0, 1));
+    let offsets = leader.partition.offsets();
+    assert_eq!((offsets.high_watermark, offsets.log_end), (0, 2), "the high watermark lags the log end");
+    assert!(!visible(&leader, 0));
+    assert!(!leader.partition.is_committed(2, appended.leader_epoch).unwrap());
+
+    fetch_once(&leader, &follower);
+    assert_eq!(
+        leader.partition.offsets().high_watermark,
+        0,
+        "it has asked for 0, so nothing is known to be there"
+    );
+    fetch_once(&leader, &follower);
+    assert_eq!(leader.partition.offsets().high_watermark, 2, "it asks for 2: it has all below");
+    assert!(leader.partition.is_committed(2, appended.leader_epoch).unwrap());
+    assert!(visible(&leader, 0));
+    assert_eq!(follower.partition.offsets().high_watermark, 2, "the answer to that fetch tells the follower");
+    assert_eq!(follower.partition.offsets().log_end, 2);
+}
+
+#[tokio::test]
+async fn an_acknowledgement_waits_for_the_follower_and_fails_with_the_leadership() {
+    let (leader, follower) = pair(PartitionSettings::default());
+    let appended = append(&leader, batch(&["a"], None), -1).unwrap();
+    let leader = Arc::new(leader);
+    let waiting = tokio::spawn({
+        let leader = leader.clone();
+        async move { leader.partition.wait_for_high_watermark(1, appended.leader_epoch).await }
+    });
+    tokio::task::yield_now().await;
+    assert!(!waiting.is_finished());
+    fetch_once(&leader, &follower);
+    fetch_once(&leader, &follower);
+    waiting.await.unwrap().unwrap();
+
+    let appended = append(&leader, batch(&["b"], None), -1).unwrap();
+    let waiting = tokio::spawn({
+        let leader = leader.clone();
+        async move { leader.partition.wait_for_high_watermark(2, appended.leader_epoch).await }
+    });
+    tokio::task::yield_now().await;
+    leader.partition.become_follower(&Leadership { leader: Some(FOLLOWER), ..leadership(1, &[FOLLOWER]) });
+    assert!(matches!(waiting.await.unwrap(), Err(AppendError::NotLeader)));
+}
+
+#[test]
+fn too_few_replicas_in_sync_refuse_and_hold_the_high_watermark() {
+    let settings = PartitionSettings { in_sync_replicas_min: 2, ..Default::default() };
+    let (leader, _follower) = pair(settings);
+    leader.partition.become_leader(&Leadership { partition_epoch: 1, ..leadership(0, &[LEADER]) }).unwrap();
+    let refused = append(&leader, batch(&["a"], None), -1).unwrap_err();
+    assert_eq!(refused.code(), ErrorCode::NotEnoughReplicas);
+    append(&leader, batch(&["a"], None), 1).expect("acks=1 asks nobody");
+    assert_eq!(leader.partition.offsets().high_watermark, 0, "KIP-966: it stands still whatever the acks");
+}
+
+#[test]
+fn a_silent_follower_leaves_the_isr_and_comes_back_when_it_has_caught_up() {
+    let (leader, follower) = pair(PartitionSettings::default());
+    append(&leader, batch(&["a"], None), 1).unwrap();
+    assert_eq!(leader.partition.isr_change(), None);
+    leader.clock.advance(Duration::from_secs(31));
+    let change = leader.partition.isr_change().expect("replica.lag.time.max.ms has passed");
+    assert_eq!(change.isr, [LEADER]);
+    leader.partition.become_leader(&Leadership { partition_epoch: 1, ..leadership(0, &[LEADER]) }).unwrap();
+    assert_eq!(leader.partition.offsets().high_watermark, 1, "the rest of the ISR has it all");
+    assert_eq!(leader.partition.isr_change(), None);
+
+    fetch_once(&leader, &follower);
+    assert_eq!(leader.partition.isr_change(), None, "it has not got there yet");
+    fetch_once(&leader, &follower);
+    assert_eq!(leader.partition.isr_change().unwrap().isr, [LEADER, FOLLOWER]);
+}
+
+#[test]
+fn an_idempotent_producer_s_batch_stands_once() {
+    let (leader, _) = pair(PartitionSettings::default());
+    let first = append(&leader, batch(&["a", "b"], Some((9, 0, 0))), 1).unwrap();
+    let second = append(&leader, batch(&["c"], Some((9, 0, 2))), 1).unwrap();
+    let again = append(&leader, batch(&["a", "b"], Some((9, 0, 0))), 1).unwrap();
+    assert_eq!((again.base_offset, again.last_offset), (first.base_offset, first.last_offset));
+    assert_eq!(again.log_append_time, 1_700_000_000_000, "Kafka answers a duplicate with the batch's time");
+    assert_eq!(leader.partition.offsets().log_end, second.last_offset + 1, "nothing was appended");
+
+    let gap = append(&leader, batch(&["e"], Some((9, 0, 4))), 1).unwrap_err();
+    assert_eq!(gap.code(), ErrorCode::OutOfOrderSequenceNumber);
+    let new_epoch = append(&leader, batch(&["f"], Some((9, 1, 3))), 1).unwrap_err();
+    assert_eq!(new_epoch.code(), ErrorCode::OutOfOrderSequenceNumber, "a new epoch begins at 0");
+    append(&leader, batch(&["f"], Some((9, 1, 0))), 1).unwrap();
+    let fenced = append(&leader, batch(&["g"], Some((9, 0, 3))), 1).unwrap_err();
+    assert_eq!(fenced.code(), ErrorCode::InvalidProducerEpoch);
+    append(&leader, batch(&["z"], Some((10, 4, 77))), 1)
+        .expect("of an unknown producer any sequence is taken");
+}
+
+#[test]
+fn readers_with_another_epoch_or_a_wild_offset_are_told() {
+    let (leader, follower) = pair(PartitionSettings::default());
+    append(&leader, batch(&["a"], None), 1).unwrap();
+    let read = |replica: &Replica, from, epoch| {
+        let options = ReadOptions { current_leader_epoch: Some(LeaderEpoch(epoch)), ..options(CONSUMER) };
+        replica.partition.read(from, &options).map(drop)
+    };
+    leader.partition.become_leader(&leadership(3, &[LEADER])).unwrap();
+    assert!(matches!(read(&leader, 0, 2), Err(ReadError::FencedEpoch)));
+    assert!(matches!(read(&leader, 0, 4), Err(ReadError::UnknownEpoch)));
+    assert!(read(&leader, 0, 3).is_ok());
+    assert!(matches!(read(&leader, 2, 3), Err(ReadError::OutOfRange(_))));
+    assert!(matches!(read(&leader, -1, 3), Err(ReadError::OutOfRange(_))));
+    assert!(read(&leader, 1, 3).is_ok(), "the end itself is where a consumer waits");
+    assert!(matches!(read(&follower, 0, 0), Err(ReadError::NotLeader)));
+}
+
+#[test]
+fn a_new_leader_does_not_tell_an_end_that_it_does_not_know() {
+    let (leader, follower) = pair(PartitionSettings::default());
+    append(&leader, batch(&["a"], None), 1).unwrap();
+    fetch_once(&leader, &follower);
+    // The old leader dies before the follower hears that offset 0 is committed.
+    let promoted = Leadership { leader: Some(FOLLOWER), ..leadership(1, &[LEADER, FOLLOWER]) };
+    follower.partition.become_leader(&promoted).unwrap();
+    let end = follower.partition.look_up(LookUp::Latest, CONSUMER, None).unwrap_err();
+    assert_eq!(end.code(), ErrorCode::OffsetNotAvailable, "KIP-207");
+    follower
+        .partition
+        .become_leader(&Leadership { partition_epoch: 2, isr: vec![FOLLOWER], ..promoted })
+        .unwrap();
+    assert_eq!(follower.partition.look_up(LookUp::Latest, CONSUMER, None).unwrap().offset, 1);
+}
+
+#[test]
+fn a_follower_learns_where_its_log_parts_from_the_leader_s() {
+    let (leader, _) = pair(PartitionSettings::default());
+    append(&leader, batch(&["a", "b"], None), 1).unwrap();
+    leader.partition.become_leader(&leadership(2, &[LEADER])).unwrap();
+    append(&leader, batch(&["c"], None), 1).unwrap();
+    let fetch = |from, epoch| {
+        let reader = Reader::Follower;
+        let options = ReadOptions { last_fetched_epoch: Some(LeaderEpoch(epoch)), ..options(reader) };
+        leader.partition.read(from, &options).unwrap().diverging
+    };
+    assert_eq!(fetch(3, 2), None);
+    assert_eq!(fetch(2, 0), None);
+    assert_eq!(fetch(3, 0), Some((LeaderEpoch(0), 2)), "epoch 0 ends at 2 here: cut there");
+    assert_eq!(fetch(2, 1), Some((LeaderEpoch(0), 2)), "epoch 1 never was here");
+}
+
+#[test]
+fn deleted_records_are_gone_for_readers() {
+    let (leader, _) = pair(PartitionSettings::default());
+    leader.partition.become_leader(&Leadership { partition_epoch: 1, ..leadership(0, &[LEADER]) }).unwrap();
+    append(&leader, batch(&["a"], None), 1).unwrap();
+    append(&leader, batch(&["b"], None), 1).unwrap();
+    assert_eq!(leader.partition.delete_records_before(1).unwrap(), 1);
+    assert!(matches!(leader.partition.read(0, &options(CONSUMER)), Err(ReadError::OutOfRange(_))));
+    let beyond = leader.partition.delete_records_before(3).unwrap_err();
+    assert_eq!(beyond.code(), ErrorCode::OffsetOutOfRange);
+    assert_eq!(leader.partition.delete_records_before(-1).unwrap(), 2, "-1 means the high watermark");
+}

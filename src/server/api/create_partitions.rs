@@ -1,0 +1,19 @@
+//! CreatePartitions (key 37), versions 0 to 3: gives a topic more partitions (KIP-195).
+//!
+//! v2 flexible; v3 THROTTLING_QUOTA_EXCEEDED (KIP-599).
+
+use klamm_protocol::messages::create_partitions::{CreatePartitionsRequest, CreatePartitionsResponse};
+
+use super::Call;
+use crate::context::Context;
+
+pub(crate) async fn handle(
+    context: &Context,
+    _call: &Call,
+    request: CreatePartitionsRequest,
+) -> CreatePartitionsResponse {
+    let timeout_ms = request.timeout_ms;
+    let response = context.metadata.create_partitions(request).await;
+    context.await_applied(timeout_ms).await;
+    response
+}

@@ -1,0 +1,20 @@
+//! CreateTopics (key 19), versions 0 to 7.
+//!
+//! v1 validation without creation, messages; v4 -1 for the broker's defaults (KIP-464); v5 flexible, the configs of the
+//! new topic (KIP-525); v7 topic ids. The controller decides; the answer leaves when this node serves its partitions.
+
+use klamm_protocol::messages::create_topics::{CreateTopicsRequest, CreateTopicsResponse};
+
+use super::Call;
+use crate::context::Context;
+
+pub(crate) async fn handle(
+    context: &Context,
+    _call: &Call,
+    request: CreateTopicsRequest,
+) -> CreateTopicsResponse {
+    let timeout_ms = request.timeout_ms;
+    let response = context.metadata.create_topics(request).await;
+    context.await_applied(timeout_ms).await;
+    response
+}

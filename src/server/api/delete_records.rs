@@ -1,0 +1,59 @@
+//! DeleteRecords (key 21), versions 0 to 2: moves the first offset of partitions up (KIP-107).
+//!
+//! v2 flexible. Offset -1 means the high watermark.
+
+use klamm_model::ErrorCode;
+use klamm_model::topic_name;
+use klamm_partition::LookUpError;
+use klamm_protocol::messages::delete_records::{
+    DeleteRecordsPartition, DeleteRecordsPartitionResult, DeleteRecordsRequest, DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+};
+
+use super::Call;
+use crate::context::Context;
+
+pub(crate) async fn handle(
+    context: &Context,
+    _call: &Call,
+    request: DeleteRecordsRequest,
+) -> DeleteRecordsResponse {
+    let topics = request.topics.iter().map(|topic| DeleteRecordsTopicResult {
+        name: topic.name.clone(),
+        partitions: topic.partitions.iter().map(|wanted| delete(context, &topic.name, wanted)).collect(),
+        ..Default::default()
+    });
+    DeleteRecordsResponse { topics: topics.collect(), ..Default::default() }
+}
+
+fn delete(context: &Context, topic: &str, wanted: &DeleteRecordsPartition) -> DeleteRecordsPartitionResult {
+    let failed = |code: ErrorCode| DeleteRecordsPartitionResult {
+        partition_index: wanted.partition_index,
+        low_watermark: -1,
+        error_code: code.code(),
+        ..Default::default()
+    };
+    let Some(partition) = context.partitions.by_name(topic, wanted.partition_index) else {
+        return failed(ErrorCode::UnknownTopicOrPartition);
+    };
+    if topic_name::is_internal(topic) {
+        return failed(ErrorCode::InvalidTopicException);
+    }
+    let config = context.topic_config(&context.image(), topic);
+    if !config.cleanup_policy.delete {
+        return failed(ErrorCode::PolicyViolation);
+    }
+    match partition.delete_records_before(wanted.offset) {
+        Ok(low_watermark) => DeleteRecordsPartitionResult {
+            partition_index: wanted.partition_index,
+            low_watermark,
+            ..Default::default()
+        },
+        Err(error) => {
+            if let LookUpError::Storage(error) = &error {
+                tracing::error!("records of {topic}-{} were not deleted: {error}", wanted.partition_index);
+            }
+            failed(error.code())
+        }
+    }
+}

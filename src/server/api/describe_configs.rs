@@ -1,0 +1,100 @@
+//! DescribeConfigs (key 32), versions 0 to 4 (KIP-133).
+//!
+//! v1 sources and synonyms (KIP-226); v3 types and documentation (KIP-569); v4 flexible.
+
+use klamm_config::{ConfigEntry, DynamicConfigs, describe_broker, describe_cluster_default, describe_topic};
+use klamm_model::{ErrorCode, topic_name};
+use klamm_protocol::messages::describe_configs::{
+    DescribeConfigsRequest, DescribeConfigsResource, DescribeConfigsResourceResult, DescribeConfigsResponse,
+    DescribeConfigsResult, DescribeConfigsSynonym,
+};
+
+use super::Call;
+use crate::context::{Context, dynamic_broker_configs};
+
+const TOPIC: i8 = 2;
+const BROKER: i8 = 4;
+
+/// Why a resource has no configs to show.
+type Refusal = (ErrorCode, String);
+
+pub(crate) async fn handle(
+    context: &Context,
+    _call: &Call,
+    request: DescribeConfigsRequest,
+) -> DescribeConfigsResponse {
+    let describe = |resource: &DescribeConfigsResource| {
+        let (code, message, entries) = match entries(context, resource) {
+            Ok(entries) => (ErrorCode::None, None, entries),
+            Err((code, message)) => (code, Some(message), Vec::new()),
+        };
+        let keys = resource.configuration_keys.as_ref();
+        let shown = entries.into_iter().filter(|entry| keys.is_none_or(|keys| keys.contains(&entry.name)));
+        DescribeConfigsResult {
+            error_code: code.code(),
+            error_message: message,
+            resource_type: resource.resource_type,
+            resource_name: resource.resource_name.clone(),
+            configs: shown.map(|entry| show(entry, &request)).collect(),
+            ..Default::default()
+        }
+    };
+    DescribeConfigsResponse {
+        results: request.resources.iter().map(describe).collect(),
+        ..Default::default()
+    }
+}
+
+fn entries(context: &Context, resource: &DescribeConfigsResource) -> Result<Vec<ConfigEntry>, Refusal> {
+    let image = context.image();
+    let (broker, cluster) = dynamic_broker_configs(&image, context.node_id);
+    let dynamic = DynamicConfigs { broker: Some(&broker), cluster: Some(&cluster) };
+    let name = resource.resource_name.as_str();
+    match resource.resource_type {
+        TOPIC => {
+            topic_name::validate(name).map_err(|message| (ErrorCode::InvalidTopicException, message))?;
+            if image.topic_by_name(name).is_none() {
+                let message = format!("There is no topic '{name}'");
+                return Err((ErrorCode::UnknownTopicOrPartition, message));
+            }
+            Ok(describe_topic(&image.topic_config(name), &dynamic, &context.static_config))
+        }
+        BROKER if name.is_empty() => Ok(describe_cluster_default(&cluster)),
+        BROKER if name == context.node_id.to_string() => {
+            Ok(describe_broker(&dynamic, &context.static_config))
+        }
+        BROKER => Err((
+            ErrorCode::InvalidRequest,
+            format!(
+                "This is broker {}; the configs of broker '{name}' are asked of that one",
+                context.node_id
+            ),
+        )),
+        kind => Err((
+            ErrorCode::InvalidRequest,
+            format!("Configs of topics (2) and brokers (4) can be described; the request names type {kind}"),
+        )),
+    }
+}
+
+fn show(entry: ConfigEntry, request: &DescribeConfigsRequest) -> DescribeConfigsResourceResult {
+    let synonym = |synonym: &klamm_config::ConfigSynonym| DescribeConfigsSynonym {
+        name: synonym.name.clone(),
+        value: synonym.value.clone(),
+        source: synonym.source as i8,
+        ..Default::default()
+    };
+    let synonyms: &[_] = if request.include_synonyms { &entry.synonyms } else { &[] };
+    DescribeConfigsResourceResult {
+        value: entry.value.clone(),
+        read_only: entry.read_only,
+        is_default: entry.is_default(),
+        config_source: entry.source as i8,
+        is_sensitive: entry.sensitive,
+        synonyms: synonyms.iter().map(synonym).collect(),
+        config_type: entry.kind_code(),
+        documentation: request.include_documentation.then(|| entry.documentation.clone()),
+        name: entry.name,
+        ..Default::default()
+    }
+}

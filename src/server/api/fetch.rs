@@ -1,0 +1,404 @@
+//! Fetch (key 1), versions 0 to 18.
+//!
+//! v1 throttle time; v3 a limit for the whole answer (KIP-74); v4 format V2 and isolation (KIP-98); v5 log start;
+//! v7 sessions (KIP-227); v9 leader epochs (KIP-320); v10 zstd (KIP-110); v11 racks (KIP-392); v12 flexible and
+//! diverging epochs (KIP-595); v13 topic ids (KIP-516); v15 replica state (KIP-903); v16 node endpoints
+//! (KIP-951); v17 directories (KIP-853); v18 the follower's high watermark (KIP-1166).
+//!
+//! Records leave as parts of files; for v0 to v3 they are converted down in memory.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use klamm_model::{ErrorCode, IsolationLevel, LeaderEpoch, NodeId, TopicId};
+use klamm_partition::{FollowerProgress, Partition, PartitionRead, ReadError, ReadOptions, Reader as Who};
+use klamm_protocol::messages::fetch::{
+    AbortedTransaction, EpochEndOffset, FetchRequest, FetchResponse, FetchableTopicResponse, PartitionData,
+};
+use klamm_protocol::{Reader, RecordsField};
+use klamm_storage::{LogSlice, StorageError};
+use tokio::sync::Notify;
+
+use super::{Answer, Call, Closed, Reply, decode, encode, encode_with};
+use crate::context::Context;
+use crate::fetch_sessions::{Kind, Session, Told, Wanted};
+use crate::partition_table::Table;
+
+/// From this version on the largest batch comes whole even if it is above the limits (KIP-74).
+const AT_LEAST_ONE_SINCE: i16 = 3;
+/// From this version on clients read format V2.
+const V2_SINCE: i16 = 4;
+/// From this version on clients read zstd.
+const ZSTD_SINCE: i16 = 10;
+/// From this version on topics are named by their ids.
+const TOPIC_IDS_SINCE: i16 = 13;
+
+/// The limits of one request.
+struct Limits {
+    who: Who,
+    /// The replica that fetches, if it is one.
+    follower: Option<NodeId>,
+    bytes_max: usize,
+    bytes_min: usize,
+    wait: Duration,
+}
+
+/// What was found for one partition: records, an error of the log, or no such partition.
+enum Found {
+    Read { read: PartitionRead, records: Records },
+    Failed(ReadError),
+    Unknown(ErrorCode),
+}
+
+/// Records on their way out.
+enum Records {
+    Slice(LogSlice),
+    Converted(Bytes),
+    Nothing,
+    /// They cannot be shown to so old a client.
+    Unsupported,
+}
+
+/// Answers a fetch.
+pub(crate) fn answer(context: Arc<Context>, call: Call, mut reader: Reader) -> Answer {
+    Box::pin(async move {
+        let request: FetchRequest = decode(&call, &mut reader)?;
+        let (wanted, forgotten) = named_partitions(&request);
+        let now = context.clock.monotonic();
+        let by_id = call.version >= TOPIC_IDS_SINCE;
+        let kind = context.fetch_sessions.open(
+            request.session_id,
+            request.session_epoch,
+            &wanted,
+            &forgotten,
+            by_id,
+            now,
+        );
+        let kind = match kind {
+            Ok(kind) => kind,
+            Err(code) => {
+                let response = FetchResponse { error_code: code.code(), ..Default::default() };
+                return encode(&call, &response).map(Some);
+            }
+        };
+        let wanted = match &kind {
+            Kind::Next(session) => session.wanted(),
+            Kind::Sessionless | Kind::First(_) => without_repeats(wanted),
+        };
+        let limits = limits(&context, &call, &request);
+        let found = read_all(&context, &call, &wanted, &limits).await;
+        compose(&call, &kind, &wanted, found).map(Some)
+    })
+}
+
+fn named_partitions(request: &FetchRequest) -> (Vec<Wanted>, Vec<(TopicId, String, i32)>) {
+    let mut wanted = Vec::new();
+    for topic in &request.topics {
+        for partition in &topic.partitions {
+            wanted.push(Wanted {
+                topic_id: topic.topic_id,
+                topic: topic.topic.clone(),
+                partition: partition.partition,
+                fetch_offset: partition.fetch_offset,
+                bytes_max: partition.partition_max_bytes,
+                current_leader_epoch: LeaderEpoch(partition.current_leader_epoch),
+                last_fetched_epoch: LeaderEpoch(partition.last_fetched_epoch),
+            });
+        }
+    }
+    let mut forgotten = Vec::new();
+    for topic in &request.forgotten_topics_data {
+        forgotten.extend(topic.partitions.iter().map(|index| (topic.topic_id, topic.topic.clone(), *index)));
+    }
+    (wanted, forgotten)
+}
+
+/// A partition that is named twice is answered once, with what was said last, in the place of the first.
+fn without_repeats(wanted: Vec<Wanted>) -> Vec<Wanted> {
+    let mut unique: Vec<Wanted> = Vec::with_capacity(wanted.len());
+    let mut places = std::collections::BTreeMap::new();
+    for one in wanted {
+        let key = (one.topic_id, one.topic.clone(), one.partition);
+        match places.get(&key) {
+            Some(place) => {
+                let place: usize = *place;
+                unique[place] = one;
+            }
+            None => {
+                places.insert(key, unique.len());
+                unique.push(one);
+            }
+        }
+    }
+    unique
+}
+
+fn limits(context: &Context, call: &Call, request: &FetchRequest) -> Limits {
+    let replica = if call.version >= 15 { request.replica_state.replica_id } else { request.replica_id };
+    let follower = (replica >= 0).then_some(NodeId(replica));
+    let who = match follower {
+        Some(_) => Who::Follower,
+        None => Who::Consumer(IsolationLevel::from_wire(request.isolation_level)),
+    };
+    let positive = |bytes: i32| usize::try_from(bytes).unwrap_or(0);
+    let fetch_max = positive(context.config().fetch_max_bytes);
+    let bytes_max = if call.version < AT_LEAST_ONE_SINCE {
+        fetch_max
+    } else {
+        positive(request.max_bytes).min(fetch_max)
+    };
+    Limits {
+        who,
+        follower,
+        bytes_max,
+        bytes_min: positive(request.min_bytes).min(bytes_max),
+        wait: Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0)),
+    }
+}
+
+/// Reads all partitions, and waits while they give fewer bytes than the client wants to wait for.
+async fn read_all(context: &Context, call: &Call, wanted: &[Wanted], limits: &Limits) -> Vec<Found> {
+    let (found, enough) = read_once(context, call, wanted, limits);
+    if enough || limits.wait.is_zero() || wanted.is_empty() {
+        return found;
+    }
+    let deadline = tokio::time::Instant::now() + limits.wait;
+    let wake = Arc::new(Notify::new());
+    loop {
+        register(&context.partitions.load(), wanted, &wake);
+        let (found, enough) = read_once(context, call, wanted, limits);
+        if enough || tokio::time::timeout_at(deadline, wake.notified()).await.is_err() {
+            return found;
+        }
+    }
+}
+
+fn register(table: &Table, wanted: &[Wanted], wake: &Arc<Notify>) {
+    for wanted in wanted {
+        if let Some(partition) = table.find(wanted.topic_id, &wanted.topic, wanted.partition) {
+            partition.wake_on_progress(wake);
+        }
+    }
+}
+
+/// One pass over the partitions; says whether the answer may leave.
+fn read_once(context: &Context, call: &Call, wanted: &[Wanted], limits: &Limits) -> (Vec<Found>, bool) {
+    let table = context.partitions.load();
+    let mut bytes = 0;
+    let mut enough = false;
+    let mut found = Vec::with_capacity(wanted.len());
+    for wanted in wanted {
+        let left = limits.bytes_max.saturating_sub(bytes);
+        let at_least_one = bytes == 0 && call.version >= AT_LEAST_ONE_SINCE;
+        let one = match table.find(wanted.topic_id, &wanted.topic, wanted.partition) {
+            None => Found::Unknown(unknown(call, &table, wanted)),
+            Some(partition) => read_partition(call, partition, wanted, limits, left, at_least_one),
+        };
+        match &one {
+            Found::Read { records, read } => {
+                bytes += records.len();
+                enough |= read.diverging.is_some() || matches!(records, Records::Unsupported);
+            }
+            Found::Failed(_) | Found::Unknown(_) => enough = true,
+        }
+        found.push(one);
+    }
+    (found, enough || bytes >= limits.bytes_min)
+}
+
+fn unknown(call: &Call, table: &Table, wanted: &Wanted) -> ErrorCode {
+    if call.version >= TOPIC_IDS_SINCE && table.topic(wanted.topic_id).is_none() {
+        ErrorCode::UnknownTopicId
+    } else {
+        ErrorCode::UnknownTopicOrPartition
+    }
+}
+
+fn read_partition(
+    call: &Call,
+    partition: &Partition,
+    wanted: &Wanted,
+    limits: &Limits,
+    left: usize,
+    at_least_one: bool,
+) -> Found {
+    let known = |epoch: LeaderEpoch| (epoch != LeaderEpoch::NONE).then_some(epoch);
+    // An old client gets its records in another format and so with another size: it is shown the first batch
+    // whole, and what is cut off is cut after the conversion.
+    let converts = call.version < V2_SINCE;
+    let bytes_max = usize::try_from(wanted.bytes_max).unwrap_or(0).min(left);
+    let options = ReadOptions {
+        reader: limits.who,
+        bytes_max,
+        at_least_one: at_least_one || (converts && bytes_max > 0),
+        current_leader_epoch: known(wanted.current_leader_epoch),
+        last_fetched_epoch: known(wanted.last_fetched_epoch),
+    };
+    if let Some(node) = limits.follower {
+        let progress = FollowerProgress { node, log_end: wanted.fetch_offset };
+        if !partition.follower_fetched(progress) {
+            return Found::Failed(ReadError::NotLeader);
+        }
+    }
+    match partition.read(wanted.fetch_offset, &options) {
+        Err(error) => Found::Failed(error),
+        Ok(mut read) => match records_for(call, partition, wanted, read.slice.take(), bytes_max) {
+            Ok(records) => Found::Read { read, records },
+            Err(error) => Found::Failed(error),
+        },
+    }
+}
+
+/// The records as this client can read them.
+fn records_for(
+    call: &Call,
+    partition: &Partition,
+    wanted: &Wanted,
+    slice: Option<LogSlice>,
+    bytes_max: usize,
+) -> Result<Records, ReadError> {
+    let zstd = partition.settings().compression == Some(klamm_records::Compression::Zstd);
+    if zstd && call.version < ZSTD_SINCE {
+        return Ok(Records::Unsupported);
+    }
+    let Some(slice) = slice else {
+        return Ok(Records::Nothing);
+    };
+    if call.version >= V2_SINCE {
+        return Ok(Records::Slice(slice));
+    }
+    let magic = if call.version < 2 { 0 } else { 1 };
+    let failed =
+        |error| ReadError::Storage(StorageError::io(&partition.log().dir(), "read records of", &error));
+    let bytes = slice.to_bytes().map_err(failed)?;
+    match klamm_records::down_convert(bytes, magic, wanted.fetch_offset) {
+        Ok(converted) if call.version < AT_LEAST_ONE_SINCE => {
+            // Here a message that is larger than the limit arrives cut, and the client asks for more.
+            let len = converted.len().min(bytes_max);
+            Ok(Records::Converted(converted.slice(..len)))
+        }
+        Ok(converted) => Ok(Records::Converted(converted)),
+        Err(error) => {
+            let name = partition.topic_partition();
+            tracing::debug!(
+                "records of {name} from {} on cannot be shown in an old format: {error}",
+                wanted.fetch_offset
+            );
+            Ok(Records::Unsupported)
+        }
+    }
+}
+
+impl Records {
+    fn len(&self) -> usize {
+        match self {
+            Records::Slice(slice) => slice.len as usize,
+            Records::Converted(bytes) => bytes.len(),
+            Records::Nothing | Records::Unsupported => 0,
+        }
+    }
+}
+
+/// Writes the answer: all partitions, or in a session that goes on those about which there is news.
+fn compose(call: &Call, kind: &Kind, wanted: &[Wanted], found: Vec<Found>) -> Result<Reply, Closed> {
+    let mut slices = Vec::new();
+    let mut response = FetchResponse {
+        session_id: match kind {
+            Kind::Sessionless => 0,
+            Kind::First(session) | Kind::Next(session) => session.id(),
+        },
+        ..Default::default()
+    };
+    for (wanted, found) in wanted.iter().zip(found) {
+        if !is_told(kind, wanted, &found) {
+            continue;
+        }
+        let data = partition_data(wanted.partition, found, &mut slices);
+        let same =
+            |topic: &FetchableTopicResponse| topic.topic_id == wanted.topic_id && topic.topic == wanted.topic;
+        // Only neighbours are joined: the order of partitions is the order of reading.
+        match response.responses.last_mut() {
+            Some(topic) if same(topic) => topic.partitions.push(data),
+            _ => response.responses.push(FetchableTopicResponse {
+                topic: wanted.topic.clone(),
+                topic_id: wanted.topic_id,
+                partitions: vec![data],
+                ..Default::default()
+            }),
+        }
+    }
+    encode_with(call, &response, slices)
+}
+
+fn is_told(kind: &Kind, wanted: &Wanted, found: &Found) -> bool {
+    let told = |session: &Session| match found {
+        Found::Read { read, records } => {
+            let told =
+                Told { high_watermark: read.offsets.high_watermark, log_start: read.offsets.log_start };
+            let is_error = matches!(records, Records::Unsupported) || read.diverging.is_some();
+            session.tell(wanted, records.len() > 0, (!is_error).then_some(told))
+        }
+        Found::Failed(_) | Found::Unknown(_) => session.tell(wanted, false, None),
+    };
+    match kind {
+        Kind::Sessionless => true,
+        Kind::First(session) => {
+            told(session);
+            true
+        }
+        Kind::Next(session) => told(session),
+    }
+}
+
+fn partition_data(index: i32, found: Found, slices: &mut Vec<LogSlice>) -> PartitionData {
+    let nothing = || PartitionData {
+        partition_index: index,
+        high_watermark: -1,
+        last_stable_offset: -1,
+        log_start_offset: -1,
+        aborted_transactions: None,
+        records: Some(RecordsField::Bytes(Bytes::new())),
+        ..Default::default()
+    };
+    match found {
+        Found::Unknown(code) => PartitionData {
+            error_code: code.code(),
+            // Kafka writes an empty list here and null for other errors.
+            aborted_transactions: Some(Vec::new()),
+            ..nothing()
+        },
+        Found::Failed(error) => PartitionData { error_code: error.code().code(), ..nothing() },
+        Found::Read { read, records } => {
+            let mut data = PartitionData {
+                high_watermark: read.offsets.high_watermark,
+                last_stable_offset: read.offsets.last_stable,
+                log_start_offset: read.offsets.log_start,
+                aborted_transactions: read.aborted.map(|list| list.iter().map(aborted).collect()),
+                ..nothing()
+            };
+            if let Some((epoch, end_offset)) = read.diverging {
+                data.diverging_epoch = EpochEndOffset { epoch: epoch.0, end_offset, ..Default::default() };
+            }
+            match records {
+                Records::Slice(slice) => {
+                    let field = RecordsField::External { index: slices.len() as u32, len: slice.len as u32 };
+                    data.records = Some(field);
+                    slices.push(slice);
+                }
+                Records::Converted(bytes) => data.records = Some(RecordsField::Bytes(bytes)),
+                Records::Nothing => {}
+                Records::Unsupported => data.error_code = ErrorCode::UnsupportedCompressionType.code(),
+            }
+            data
+        }
+    }
+}
+
+fn aborted(transaction: &klamm_storage::AbortedTransaction) -> AbortedTransaction {
+    AbortedTransaction {
+        producer_id: transaction.producer_id.0,
+        first_offset: transaction.first_offset,
+        ..Default::default()
+    }
+}

@@ -1,0 +1,233 @@
+//! The table of APIs: what is served, in which versions, on which listeners, by which function. Nothing else
+//! in this crate looks at API keys.
+
+mod alter_configs;
+mod api_versions;
+mod create_partitions;
+mod create_topics;
+mod delete_groups;
+mod delete_records;
+mod delete_topics;
+mod describe_cluster;
+mod describe_configs;
+mod describe_groups;
+mod describe_topic_partitions;
+mod fetch;
+mod find_coordinator;
+mod heartbeat;
+mod incremental_alter_configs;
+mod init_producer_id;
+mod join_group;
+mod leave_group;
+mod list_config_resources;
+mod list_groups;
+mod list_offsets;
+mod metadata;
+mod offset_commit;
+mod offset_delete;
+mod offset_fetch;
+mod offset_for_leader_epoch;
+mod produce;
+mod sync_group;
+
+use std::io;
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use klamm_io::BoxFuture;
+use klamm_protocol::messages::*;
+use klamm_protocol::{ApiKey, Frame, HeaderPeek, Message, Reader, Request, RequestHeader};
+use klamm_storage::LogSlice;
+
+use crate::context::Context;
+use crate::listener::Endpoint;
+
+/// A request's circumstances.
+pub(crate) struct Call {
+    /// Which API.
+    pub(crate) key: ApiKey,
+    /// In which version.
+    pub(crate) version: i16,
+    /// The number that the answer carries.
+    pub(crate) correlation_id: i32,
+    /// The client's name for itself.
+    pub(crate) client_id: Option<String>,
+    /// The listener that it came in on.
+    pub(crate) endpoint: Arc<Endpoint>,
+    /// The client's address.
+    pub(crate) peer: SocketAddr,
+    /// The address that the client connected to.
+    pub(crate) local: SocketAddr,
+}
+
+/// An answer: bytes with holes, and what fills the holes.
+pub(crate) struct Reply {
+    pub(crate) frame: Frame,
+    pub(crate) slices: Vec<LogSlice>,
+}
+
+/// Why this side ends a connection.
+#[derive(Debug)]
+pub(crate) enum Closed {
+    /// The client sent what cannot be parsed or is not served.
+    Malformed(String),
+    /// The socket failed.
+    Io(io::Error),
+    /// A request that wants no answer failed, so that closing is the only way to say so.
+    Refused,
+}
+
+/// The future of an answer; `None` where the client wants none.
+pub(crate) type Answer = BoxFuture<'static, Result<Option<Reply>, Closed>>;
+
+/// How an API runs.
+#[derive(Clone, Copy)]
+pub(crate) enum Handler {
+    /// When all earlier requests of the connection have been answered.
+    Serial(fn(Arc<Context>, Call, Reader) -> Answer),
+    /// Its first stage at once, in order; its answer when it is ready, in order too.
+    Pipelined(fn(Arc<Context>, Call, Reader) -> Result<Answer, Closed>),
+}
+
+/// A row of the table.
+pub(crate) struct Entry {
+    /// The API.
+    pub(crate) key: ApiKey,
+    /// The versions that are served and told.
+    pub(crate) versions: RangeInclusive<i16>,
+    /// What serves it.
+    pub(crate) handler: Handler,
+}
+
+/// A row whose handler is an `async fn(&Context, &Call, Request) -> Response`.
+macro_rules! serial {
+    ($key:ident, $versions:expr, $module:ident, $request:ident) => {
+        Entry {
+            key: ApiKey::$key,
+            versions: $versions,
+            handler: Handler::Serial(|context, call, mut reader| {
+                Box::pin(async move {
+                    let request = decode::<$request>(&call, &mut reader)?;
+                    let response = $module::handle(&context, &call, request).await;
+                    encode(&call, &response).map(Some)
+                })
+            }),
+        }
+    };
+}
+
+/// All that is served.
+pub(crate) static TABLE: &[Entry] = &[
+    Entry { key: ApiKey::Produce, versions: 0..=13, handler: Handler::Pipelined(produce::begin) },
+    Entry { key: ApiKey::Fetch, versions: 0..=18, handler: Handler::Serial(fetch::answer) },
+    serial!(ListOffsets, 0..=11, list_offsets, ListOffsetsRequest),
+    serial!(Metadata, 0..=13, metadata, MetadataRequest),
+    serial!(OffsetCommit, 0..=10, offset_commit, OffsetCommitRequest),
+    serial!(OffsetFetch, 0..=10, offset_fetch, OffsetFetchRequest),
+    serial!(FindCoordinator, 0..=6, find_coordinator, FindCoordinatorRequest),
+    serial!(JoinGroup, 0..=9, join_group, JoinGroupRequest),
+    serial!(Heartbeat, 0..=4, heartbeat, HeartbeatRequest),
+    serial!(LeaveGroup, 0..=5, leave_group, LeaveGroupRequest),
+    serial!(SyncGroup, 0..=5, sync_group, SyncGroupRequest),
+    serial!(DescribeGroups, 0..=6, describe_groups, DescribeGroupsRequest),
+    serial!(ListGroups, 0..=5, list_groups, ListGroupsRequest),
+    serial!(ApiVersions, 0..=5, api_versions, ApiVersionsRequest),
+    serial!(CreateTopics, 0..=7, create_topics, CreateTopicsRequest),
+    serial!(DeleteTopics, 0..=6, delete_topics, DeleteTopicsRequest),
+    serial!(DeleteRecords, 0..=2, delete_records, DeleteRecordsRequest),
+    serial!(InitProducerId, 0..=5, init_producer_id, InitProducerIdRequest),
+    serial!(OffsetForLeaderEpoch, 0..=4, offset_for_leader_epoch, OffsetForLeaderEpochRequest),
+    serial!(DescribeConfigs, 0..=4, describe_configs, DescribeConfigsRequest),
+    serial!(AlterConfigs, 0..=2, alter_configs, AlterConfigsRequest),
+    serial!(CreatePartitions, 0..=3, create_partitions, CreatePartitionsRequest),
+    serial!(DeleteGroups, 0..=3, delete_groups, DeleteGroupsRequest),
+    serial!(IncrementalAlterConfigs, 0..=1, incremental_alter_configs, IncrementalAlterConfigsRequest),
+    serial!(OffsetDelete, 0..=0, offset_delete, OffsetDeleteRequest),
+    serial!(DescribeCluster, 0..=2, describe_cluster, DescribeClusterRequest),
+    serial!(ListConfigResources, 0..=1, list_config_resources, ListConfigResourcesRequest),
+    serial!(DescribeTopicPartitions, 0..=0, describe_topic_partitions, DescribeTopicPartitionsRequest),
+];
+
+/// Reads a frame's header and finds its row; the reader stands at the body.
+pub(crate) fn open(
+    frame: Bytes,
+    endpoint: Arc<Endpoint>,
+    peer: SocketAddr,
+    local: SocketAddr,
+) -> Result<(Call, Reader, &'static Entry), Closed> {
+    let Some(HeaderPeek { api_key: key, api_version: version, .. }) = RequestHeader::peek(&frame) else {
+        return Err(Closed::Malformed(format!("a frame of {} bytes, too short for a header", frame.len())));
+    };
+    let Some(entry) = TABLE.iter().find(|entry| entry.key as i16 == key) else {
+        return Err(Closed::Malformed(format!("a request with API key {key}, which is not served")));
+    };
+    // ApiVersions is answered in any version: a client asks which to use.
+    if !entry.versions.contains(&version) && entry.key != ApiKey::ApiVersions {
+        return Err(Closed::Malformed(format!(
+            "{} version {version}; versions {} to {} are served",
+            entry.key.name(),
+            entry.versions.start(),
+            entry.versions.end()
+        )));
+    }
+    let mut reader = Reader::new(frame);
+    let header = RequestHeader::decode(&mut reader)
+        .map_err(|error| Closed::Malformed(format!("{} with a bad header: {error}", entry.key.name())))?;
+    let call = Call {
+        key: entry.key,
+        version,
+        correlation_id: header.correlation_id,
+        client_id: header.client_id,
+        endpoint,
+        peer,
+        local,
+    };
+    Ok((call, reader, entry))
+}
+
+/// Reads the body of a request.
+pub(crate) fn decode<R: Request>(call: &Call, reader: &mut Reader) -> Result<R, Closed> {
+    let version =
+        if call.key == ApiKey::ApiVersions { api_versions::body_version(call.version) } else { call.version };
+    R::decode(reader, version).map_err(|error| {
+        Closed::Malformed(format!("{} v{version} that cannot be read: {error}", call.key.name()))
+    })
+}
+
+/// Writes an answer without records.
+pub(crate) fn encode<M: Message>(call: &Call, response: &M) -> Result<Reply, Closed> {
+    encode_with(call, response, Vec::new())
+}
+
+/// Writes an answer whose records are slices of files.
+pub(crate) fn encode_with<M: Message>(
+    call: &Call,
+    response: &M,
+    slices: Vec<LogSlice>,
+) -> Result<Reply, Closed> {
+    let version =
+        if call.key == ApiKey::ApiVersions { api_versions::body_version(call.version) } else { call.version };
+    let frame = klamm_protocol::encode_response(call.key, version, call.correlation_id, response);
+    match frame {
+        Ok(frame) => Ok(Reply { frame, slices }),
+        Err(error) => {
+            // Only a fault of ours gets here; the client sees a closed connection and tries again.
+            tracing::error!("no answer to {} v{version} could be written: {error}", call.key.name());
+            Err(Closed::Refused)
+        }
+    }
+}
+
+impl Call {
+    /// The client as the group coordinator knows it.
+    fn client(&self) -> klamm_coordinator::Client {
+        klamm_coordinator::Client {
+            client_id: self.client_id.clone().unwrap_or_default(),
+            // As Java writes an address without a name.
+            client_host: format!("/{}", self.peer.ip().to_canonical()),
+            api_version: self.version,
+        }
+    }
+}

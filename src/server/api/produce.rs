@@ -1,0 +1,212 @@
+//! Produce (key 0), versions 0 to 13.
+//!
+//! v1 throttle time; v2 message format V1 and the time of the append; v3 format V2 and transactional ids
+//! (KIP-98); v5 log start; v7 zstd (KIP-110); v8 errors by record (KIP-467); v9 flexible; v10 the new leader
+//! (KIP-951); v12 implicit transactions (KIP-890); v13 topic ids (KIP-516).
+//!
+//! Deviations: null records, which make Kafka 4.4 hang and 2.8 answer twice, are INVALID_RECORD.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use klamm_model::{ErrorCode, LeaderEpoch, Offset, TopicId, topic_name};
+use klamm_partition::{AppendError, AppendOptions, Appended, Origin, Partition};
+use klamm_protocol::messages::produce::{
+    BatchIndexAndErrorMessage, PartitionProduceResponse, ProduceRequest, ProduceResponse,
+    TopicProduceResponse,
+};
+use klamm_protocol::{Reader, RecordsField};
+
+use super::{Answer, Call, Closed, decode, encode};
+use crate::context::Context;
+
+/// The client id of Kafka's own tools that may write to internal topics.
+const ADMIN_CLIENT_ID: &str = "__admin_client";
+
+/// From this version on topics are named by their ids.
+const TOPIC_IDS_SINCE: i16 = 13;
+
+/// An append whose acknowledgement is not due yet.
+struct Pending {
+    partition: Arc<Partition>,
+    offset: Offset,
+    leader_epoch: LeaderEpoch,
+    /// Where its place in the response is: topic, then partition.
+    place: (usize, usize),
+}
+
+/// The first stage, in the order of the requests: all records are appended, or refused. The answer waits for
+/// what `acks` asks for.
+pub(crate) fn begin(context: Arc<Context>, call: Call, mut reader: Reader) -> Result<Answer, Closed> {
+    let request: ProduceRequest = decode(&call, &mut reader)?;
+    let (acks, timeout_ms) = (request.acks, request.timeout_ms);
+    let (mut response, pending) = append_all(&context, &call, request);
+    if acks == 0 {
+        let failed = partitions(&response).any(|partition| partition.error_code != ErrorCode::None.code());
+        return if failed { Err(Closed::Refused) } else { Ok(Box::pin(std::future::ready(Ok(None)))) };
+    }
+    Ok(Box::pin(async move {
+        if acks == -1 {
+            let timeout = Duration::from_millis(u64::try_from(timeout_ms).unwrap_or(0));
+            await_replicas(pending, timeout, &mut response).await;
+        }
+        encode(&call, &response).map(Some)
+    }))
+}
+
+fn partitions(response: &ProduceResponse) -> impl Iterator<Item = &PartitionProduceResponse> {
+    response.responses.iter().flat_map(|topic| &topic.partition_responses)
+}
+
+fn append_all(context: &Context, call: &Call, request: ProduceRequest) -> (ProduceResponse, Vec<Pending>) {
+    let refused = refuse_all(&request);
+    let table = context.partitions.load();
+    let mut response = ProduceResponse::default();
+    let mut pending = Vec::new();
+    for topic in request.topic_data {
+        let (name, id) = (topic.name, topic.topic_id);
+        let local =
+            if call.version >= TOPIC_IDS_SINCE { table.topic(id) } else { table.topic_by_name(&name) };
+        let internal = local.is_some_and(|topic| topic_name::is_internal(&topic.name))
+            && call.client_id.as_deref() != Some(ADMIN_CLIENT_ID);
+        // A partition that is named twice counts once, with what was said last.
+        let mut records_of: BTreeMap<i32, Option<RecordsField>> = BTreeMap::new();
+        for partition in topic.partition_data {
+            records_of.insert(partition.index, partition.records);
+        }
+        let mut responses = Vec::with_capacity(records_of.len());
+        for (index, records) in records_of {
+            let refusal = refused.or(internal.then_some(ErrorCode::InvalidTopicException));
+            let partition = local.and_then(|topic| topic.partitions.get(&index));
+            let result = match (refusal, partition) {
+                (Some(code), _) => Err(refusal_response(code, None)),
+                (None, None) => Err(refusal_response(unknown(call, local.is_some(), id), None)),
+                (None, Some(partition)) => {
+                    let options = AppendOptions {
+                        origin: Origin::Client,
+                        produce_version: call.version,
+                        acks: request.acks,
+                        expected_leader_epoch: None,
+                    };
+                    let records = records.as_ref().and_then(RecordsField::bytes);
+                    append(partition, records, &options).inspect(|appended| {
+                        pending.push(Pending {
+                            partition: partition.clone(),
+                            offset: appended.last_offset + 1,
+                            leader_epoch: appended.leader_epoch,
+                            place: (response.responses.len(), responses.len()),
+                        });
+                    })
+                }
+            };
+            responses
+                .push(PartitionProduceResponse { index, ..result.map_or_else(|refused| *refused, success) });
+        }
+        response.responses.push(TopicProduceResponse {
+            name,
+            topic_id: id,
+            partition_responses: responses,
+            ..Default::default()
+        });
+    }
+    (response, pending)
+}
+
+/// What is wrong with the request as a whole.
+fn refuse_all(request: &ProduceRequest) -> Option<ErrorCode> {
+    if !matches!(request.acks, -1..=1) {
+        return Some(ErrorCode::InvalidRequiredAcks);
+    }
+    let is_transactional = |records: &RecordsField| {
+        let batch = records.bytes().map(|bytes| klamm_records::peek_batch(bytes));
+        matches!(batch, Some(Ok(Some(header))) if header.magic == 2 && header.is_transactional())
+    };
+    let mut all = request.topic_data.iter().flat_map(|topic| &topic.partition_data);
+    let transactional = all.any(|partition| partition.records.as_ref().is_some_and(is_transactional));
+    (transactional && request.transactional_id.is_none())
+        .then_some(ErrorCode::TransactionalIdAuthorizationFailed)
+}
+
+fn unknown(call: &Call, topic_is_known: bool, id: TopicId) -> ErrorCode {
+    if call.version >= TOPIC_IDS_SINCE && !topic_is_known && !id.is_zero() {
+        ErrorCode::UnknownTopicId
+    } else {
+        ErrorCode::UnknownTopicOrPartition
+    }
+}
+
+fn append(
+    partition: &Partition,
+    records: Option<&Bytes>,
+    options: &AppendOptions,
+) -> Result<Appended, Box<PartitionProduceResponse>> {
+    let Some(records) = records else {
+        let message = "The request holds no records for this partition".to_owned();
+        return Err(refusal_response(ErrorCode::InvalidRecord, Some(message)));
+    };
+    partition.append_as_leader(records.clone(), options).map_err(|error| {
+        let mut response = refusal_response(error.code(), None);
+        match &error {
+            AppendError::Invalid(invalid) => {
+                response.error_message = invalid.client_message().map(str::to_owned);
+                response.record_errors = invalid.record_errors.iter().map(record_error).collect();
+            }
+            AppendError::Storage(error) => {
+                let name = partition.topic_partition();
+                tracing::error!("records for {name} were not appended: {error}");
+            }
+            _ => {}
+        }
+        response
+    })
+}
+
+fn record_error((index, message): &(i32, Option<String>)) -> BatchIndexAndErrorMessage {
+    BatchIndexAndErrorMessage {
+        batch_index: *index,
+        batch_index_error_message: message.clone(),
+        ..Default::default()
+    }
+}
+
+fn refusal_response(code: ErrorCode, message: Option<String>) -> Box<PartitionProduceResponse> {
+    Box::new(PartitionProduceResponse {
+        error_code: code.code(),
+        base_offset: -1,
+        error_message: message,
+        ..Default::default()
+    })
+}
+
+fn success(appended: Appended) -> PartitionProduceResponse {
+    PartitionProduceResponse {
+        base_offset: appended.base_offset,
+        log_append_time_ms: appended.log_append_time,
+        log_start_offset: appended.log_start_offset,
+        ..Default::default()
+    }
+}
+
+/// The second stage: waits until the in-sync replicas have all of it, or until time is up.
+async fn await_replicas(pending: Vec<Pending>, timeout: Duration, response: &mut ProduceResponse) {
+    let deadline = tokio::time::Instant::now() + timeout;
+    for append in pending {
+        let Pending { partition, offset, leader_epoch, place } = append;
+        let committed = match partition.is_committed(offset, leader_epoch) {
+            Ok(false) => {
+                let wait = partition.wait_for_high_watermark(offset, leader_epoch);
+                tokio::time::timeout_at(deadline, wait).await.map_err(|_| ErrorCode::RequestTimedOut)
+            }
+            done => Ok(done.map(drop)),
+        };
+        let code = match committed {
+            Ok(Ok(())) => continue,
+            Ok(Err(error)) => error.code(),
+            Err(code) => code,
+        };
+        let place = &mut response.responses[place.0].partition_responses[place.1];
+        *place = PartitionProduceResponse { index: place.index, ..*refusal_response(code, None) };
+    }
+}

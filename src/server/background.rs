@@ -1,0 +1,350 @@
+//! What happens without a request: the partitions of this node follow the cluster's metadata, watermarks are
+//! checkpointed, old records are deleted.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use klamm_config::{BrokerConfig, CompressionType, DynamicConfigs, TopicConfig};
+use klamm_coordinator::GroupCoordinator;
+use klamm_io::Clock;
+use klamm_metadata::{Image, PartitionState, Topic};
+use klamm_model::{NodeId, Offset, TopicPartition, topic_name};
+use klamm_partition::{Leadership, Partition, PartitionSettings};
+use klamm_records::Compression;
+use klamm_storage::{CleanupPolicy, Log, LogConfig, LogStore, StorageError, StorageErrorKind};
+use tokio::sync::watch;
+
+use crate::context::{Context, dynamic_broker_configs, topic_config};
+use crate::partition_table::{LocalTopic, PartitionTable, Table};
+use crate::stop::Stop;
+
+/// Up to which metadata offset this node's partitions have followed.
+pub(crate) struct Applied {
+    offset: watch::Receiver<i64>,
+}
+
+impl Applied {
+    /// Returns when this node has followed the metadata up to `offset`, or when time is up.
+    pub(crate) async fn wait_for(&self, offset: i64, timeout: Duration) {
+        let mut applied = self.offset.clone();
+        let _ = tokio::time::timeout(timeout, applied.wait_for(|applied| *applied >= offset)).await;
+    }
+}
+
+/// Makes this node's partitions follow images.
+pub(crate) struct Follower {
+    pub(crate) node_id: NodeId,
+    pub(crate) static_config: Arc<BrokerConfig>,
+    pub(crate) store: Arc<LogStore>,
+    pub(crate) partitions: Arc<PartitionTable>,
+    pub(crate) groups: Arc<GroupCoordinator>,
+    pub(crate) clock: Arc<dyn Clock>,
+    applied: watch::Sender<i64>,
+    last: Option<Arc<Image>>,
+}
+
+impl Follower {
+    pub(crate) fn new(
+        node_id: NodeId,
+        static_config: Arc<BrokerConfig>,
+        store: Arc<LogStore>,
+        partitions: Arc<PartitionTable>,
+        groups: Arc<GroupCoordinator>,
+        clock: Arc<dyn Clock>,
+    ) -> (Follower, Applied) {
+        let (applied, offset) = watch::channel(-1);
+        let follower =
+            Follower { node_id, static_config, store, partitions, groups, clock, applied, last: None };
+        (follower, Applied { offset })
+    }
+
+    /// Opens, leads, follows, closes and deletes what changed between the last image and this one. Works on
+    /// the disk, so it runs where it may block.
+    pub(crate) fn apply(&mut self, image: &Arc<Image>) {
+        let last = self.last.replace(image.clone());
+        let brokers_changed = last.as_ref().is_none_or(|last| {
+            dynamic_broker_configs(last, self.node_id) != dynamic_broker_configs(image, self.node_id)
+        });
+        let mut table: Table = (**self.partitions.load()).clone();
+        if let Some(last) = &last {
+            let gone: Vec<Arc<Topic>> =
+                last.topics.values().filter(|topic| image.topic(topic.id).is_none()).cloned().collect();
+            for topic in &gone {
+                self.delete_topic(&mut table, topic);
+            }
+            if !gone.is_empty() {
+                let names: Vec<String> = gone.iter().map(|topic| topic.name.to_string()).collect();
+                self.groups.on_topics_deleted(&names);
+            }
+        }
+        let mut opened_offsets = Vec::new();
+        for topic in image.topics.values() {
+            let before = last.as_ref().and_then(|last| last.topic(topic.id));
+            let config_changed = brokers_changed
+                || last
+                    .as_ref()
+                    .is_none_or(|last| last.topic_config(&topic.name) != image.topic_config(&topic.name));
+            let same = before.is_some_and(|before| Arc::ptr_eq(before, topic) || before == topic);
+            if same && !config_changed {
+                continue;
+            }
+            let config = topic_config(image, &topic.name, self.node_id, &self.static_config);
+            self.follow_topic(&mut table, topic, &config, &mut opened_offsets);
+        }
+        self.partitions.replace(table);
+        // The coordinator looks its partitions up in the table, so it hears of them after it was replaced.
+        for (index, partition) in opened_offsets {
+            match partition.is_leader() {
+                true => self.groups.on_elected(index, partition.leader_epoch()),
+                false => self.groups.on_resigned(index),
+            }
+        }
+        self.applied.send_replace(image.offset);
+    }
+
+    fn delete_topic(&self, table: &mut Table, topic: &Topic) {
+        let Some(local) = table.topic(topic.id).cloned() else {
+            return;
+        };
+        table.remove(topic.id);
+        for (index, partition) in &local.partitions {
+            partition.become_follower(&Leadership {
+                leader: None,
+                leader_epoch: klamm_model::LeaderEpoch(i32::MAX),
+                partition_epoch: i32::MAX,
+                replicas: Vec::new(),
+                isr: Vec::new(),
+            });
+            if &*topic.name == topic_name::GROUP_METADATA {
+                self.groups.on_resigned(*index);
+            }
+            if let Err(error) = self.store.delete(partition.topic_partition()) {
+                tracing::error!("partition {} was not deleted: {error}", partition.topic_partition());
+            }
+        }
+    }
+
+    fn follow_topic(
+        &self,
+        table: &mut Table,
+        topic: &Topic,
+        config: &TopicConfig,
+        offsets: &mut Vec<(i32, Arc<Partition>)>,
+    ) {
+        let mut local = table.topic(topic.id).map_or_else(
+            || LocalTopic { name: topic.name.clone(), id: topic.id, partitions: imbl::OrdMap::new() },
+            |local| (**local).clone(),
+        );
+        for (state, index) in topic.partitions.iter().zip(0..) {
+            if !state.replicas.contains(&self.node_id) {
+                continue;
+            }
+            let name = TopicPartition::new(topic.name.clone(), index);
+            match self.follow_partition(local.partitions.get(&index), &name, topic, state, config) {
+                Ok(partition) => {
+                    if &*topic.name == topic_name::GROUP_METADATA {
+                        offsets.push((index, partition.clone()));
+                    }
+                    local.partitions.insert(index, partition);
+                }
+                Err(error) => tracing::error!("partition {name} is not served: {error}"),
+            }
+        }
+        if !local.partitions.is_empty() {
+            table.put(local);
+        }
+    }
+
+    /// The log of a partition. One that an earlier topic of the same name left behind makes room: topic ids
+    /// decide, and that topic was deleted.
+    fn open_log(
+        &self,
+        name: &TopicPartition,
+        topic: &Topic,
+        config: &TopicConfig,
+    ) -> Result<Arc<Log>, StorageError> {
+        match self.store.create(name, topic.id, log_config(config)) {
+            Err(error) if matches!(error.kind, StorageErrorKind::InconsistentTopicId { .. }) => {
+                tracing::warn!("{error}; that topic was deleted, and so is its log");
+                self.store.delete(name)?;
+                self.store.create(name, topic.id, log_config(config))
+            }
+            opened => opened,
+        }
+    }
+
+    fn follow_partition(
+        &self,
+        known: Option<&Arc<Partition>>,
+        name: &TopicPartition,
+        topic: &Topic,
+        state: &PartitionState,
+        config: &TopicConfig,
+    ) -> Result<Arc<Partition>, StorageError> {
+        let settings = partition_settings(config, &self.static_config);
+        let partition = match known {
+            Some(partition) => {
+                partition.update_settings(settings);
+                partition.log().update_config(log_config(config));
+                partition.clone()
+            }
+            None => {
+                let log = self.open_log(name, topic, config)?;
+                let high_watermark = self.store.high_watermark(name).unwrap_or(0);
+                let clock = self.clock.clone();
+                Arc::new(Partition::new(topic.id, self.node_id, log, high_watermark, settings, clock))
+            }
+        };
+        let leadership = Leadership {
+            leader: state.leader,
+            leader_epoch: state.leader_epoch,
+            partition_epoch: state.partition_epoch,
+            replicas: state.replicas.clone(),
+            isr: state.isr.clone(),
+        };
+        if state.leader == Some(self.node_id) {
+            partition.become_leader(&leadership)?;
+        } else {
+            partition.become_follower(&leadership);
+        }
+        Ok(partition)
+    }
+}
+
+/// What a topic's configs mean to its log.
+pub(crate) fn log_config(config: &TopicConfig) -> LogConfig {
+    let unsigned = |value: i32| u64::try_from(value).unwrap_or(0);
+    LogConfig {
+        segment_bytes: unsigned(config.segment_bytes),
+        segment_ms: config.segment_ms,
+        segment_jitter_ms: config.segment_jitter_ms,
+        segment_index_bytes: unsigned(config.segment_index_bytes),
+        index_interval_bytes: unsigned(config.index_interval_bytes),
+        retention_ms: config.retention_ms,
+        retention_bytes: config.retention_bytes.and_then(|bytes| u64::try_from(bytes).ok()),
+        file_delete_delay_ms: config.file_delete_delay_ms,
+        cleanup: CleanupPolicy {
+            delete: config.cleanup_policy.delete,
+            compact: config.cleanup_policy.compact,
+        },
+        flush_messages: u64::try_from(config.flush_messages).unwrap_or(u64::MAX),
+        flush_ms: (config.flush_ms != i64::MAX).then_some(config.flush_ms),
+        preallocate: config.preallocate,
+        max_message_bytes: unsigned(config.max_message_bytes),
+    }
+}
+
+fn partition_settings(config: &TopicConfig, broker: &BrokerConfig) -> PartitionSettings {
+    let (compression, compression_level) = match config.compression_type {
+        CompressionType::Producer => (None, None),
+        CompressionType::Uncompressed => (Some(Compression::None), None),
+        CompressionType::Gzip => (Some(Compression::Gzip), Some(config.compression_gzip_level)),
+        CompressionType::Snappy => (Some(Compression::Snappy), None),
+        CompressionType::Lz4 => (Some(Compression::Lz4), Some(config.compression_lz4_level)),
+        CompressionType::Zstd => (Some(Compression::Zstd), Some(config.compression_zstd_level)),
+    };
+    PartitionSettings {
+        timestamp_type: config.message_timestamp_type,
+        timestamp_before_max_ms: config.message_timestamp_before_max_ms,
+        timestamp_after_max_ms: config.message_timestamp_after_max_ms,
+        batch_bytes_max: usize::try_from(config.max_message_bytes).unwrap_or(0),
+        is_compacted: config.cleanup_policy.compact,
+        compression,
+        compression_level,
+        expanded_bytes_max: usize::try_from(config.max_decompressed_message_bytes).unwrap_or(0),
+        in_sync_replicas_min: usize::try_from(config.min_insync_replicas).unwrap_or(1),
+        replica_lag_max_ms: u64::try_from(broker.replica_lag_time_max_ms).unwrap_or(u64::MAX),
+    }
+}
+
+/// Follows images until the sender of `stop` says so.
+pub(crate) async fn follow_images(
+    mut follower: Follower,
+    context: Arc<Context>,
+    mut images: watch::Receiver<Arc<Image>>,
+    mut stop: Stop,
+) {
+    loop {
+        tokio::select! {
+            biased;
+            () = stop.requested() => return,
+            changed = images.changed() => if changed.is_err() { return },
+        }
+        let image = images.borrow_and_update().clone();
+        update_config(&context, &image);
+        let work = tokio::task::spawn_blocking(move || {
+            follower.apply(&image);
+            follower
+        });
+        match work.await {
+            Ok(back) => follower = back,
+            Err(error) => {
+                tracing::error!(
+                    "following the cluster's metadata failed, this node's partitions stay as they are: {error}"
+                );
+                return;
+            }
+        }
+    }
+}
+
+/// Takes over what was set while running.
+pub(crate) fn update_config(context: &Context, image: &Image) {
+    let (broker, cluster) = dynamic_broker_configs(image, context.node_id);
+    let dynamic = DynamicConfigs { broker: Some(&broker), cluster: Some(&cluster) };
+    context.current_config.store(Arc::new(context.static_config.with_dynamic(&dynamic)));
+}
+
+/// Checkpoints watermarks and deletes old records, each at its own pace, until `stop`.
+pub(crate) async fn maintain(context: Arc<Context>, mut stop: Stop) {
+    let mut last_retention = context.clock.monotonic();
+    loop {
+        let config = context.config();
+        let pause =
+            Duration::from_millis(config.replica_high_watermark_checkpoint_interval_ms.max(100) as u64);
+        tokio::select! {
+            biased;
+            () = stop.requested() => return,
+            () = tokio::time::sleep(pause) => {}
+        }
+        let now = context.clock.monotonic();
+        let every = Duration::from_millis(config.log_retention_check_interval_ms.max(1) as u64);
+        let retention_is_due = now.saturating_sub(last_retention) >= every;
+        if retention_is_due {
+            last_retention = now;
+        }
+        let context = context.clone();
+        let work = tokio::task::spawn_blocking(move || {
+            checkpoint(&context.partitions, &context.store);
+            let high_watermarks: BTreeMap<TopicPartition, Offset> =
+                high_watermarks(&context.partitions).collect();
+            let of = |name: &TopicPartition| high_watermarks.get(name).copied();
+            let now_ms = context.clock.now_ms();
+            if retention_is_due {
+                context.store.run_maintenance(now_ms, &of);
+            }
+            context.store.flush_due(now_ms);
+        });
+        if let Err(error) = work.await {
+            tracing::error!("maintenance failed: {error}");
+        }
+    }
+}
+
+fn high_watermarks(partitions: &PartitionTable) -> impl Iterator<Item = (TopicPartition, Offset)> {
+    let table = partitions.load();
+    let all: Vec<_> = table
+        .partitions()
+        .map(|partition| (partition.topic_partition().clone(), partition.offsets().high_watermark))
+        .collect();
+    all.into_iter()
+}
+
+/// Writes the high watermarks and the store's other checkpoints.
+pub(crate) fn checkpoint(partitions: &PartitionTable, store: &LogStore) {
+    let high_watermarks: Vec<(TopicPartition, Offset)> = high_watermarks(partitions).collect();
+    if let Err(error) = store.checkpoint(&high_watermarks) {
+        tracing::error!("checkpoints were not written: {error}");
+    }
+}

@@ -1,0 +1,210 @@
+//! One connection: frames in, answers out, in the order of the requests.
+//!
+//! One task owns the connection. Requests are handled one after the other, as Kafka does it, but for Produce:
+//! its records are appended at once and in order, and while it waits for its acknowledgement the next one is
+//! appended already, so that five requests in flight cost one round trip to the replicas.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::stop::Stop;
+use bytes::{Buf, Bytes, BytesMut};
+use klamm_io::Stream;
+use klamm_protocol::Chunk;
+
+use crate::api::{self, Answer, Closed, Handler, Reply};
+use crate::context::Context;
+use crate::listener::Endpoint;
+
+/// How many produce requests of one connection may wait for their acknowledgement. Clients send five by
+/// default; beyond this the socket is not read.
+const IN_FLIGHT_MAX: usize = 128;
+
+/// How much is asked of the allocator at once for a frame that has been announced but has not arrived.
+const READ_AHEAD_BYTES: usize = 128 * 1024;
+
+/// Serves a connection until either side ends it. `Err` says why this side did.
+pub(crate) async fn serve(
+    stream: Arc<dyn Stream>,
+    context: Arc<Context>,
+    endpoint: Arc<Endpoint>,
+    mut stop: Stop,
+) -> Result<(), Closed> {
+    let mut frames = Frames {
+        stream: stream.clone(),
+        buffer: BytesMut::new(),
+        bytes_max: usize::try_from(context.config().socket_request_max_bytes).unwrap_or(0),
+        idle_max: u64::try_from(context.config().connections_max_idle_ms).ok().map(Duration::from_millis),
+    };
+    // Answers under way, oldest first.
+    let mut answers: VecDeque<Answer> = VecDeque::new();
+    loop {
+        let frame = match frames.buffered()? {
+            Some(frame) if answers.len() < IN_FLIGHT_MAX => frame,
+            _ => {
+                // Wait for whichever comes first: the oldest answer, more bytes, or the end.
+                let (has_room, is_idle) = (answers.len() < IN_FLIGHT_MAX, answers.is_empty());
+                let front = answers.front_mut();
+                tokio::select! {
+                    biased;
+                    answer = async { match front { Some(answer) => answer.await, None => std::future::pending().await } } => {
+                        answers.pop_front();
+                        send(&*stream, answer?).await?;
+                    }
+                    more = frames.fill(), if has_room => if !more? { return Ok(()) },
+                    () = stop.requested(), if is_idle => return Ok(()),
+                }
+                continue;
+            }
+        };
+        match dispatch(frame, &context, &endpoint, &stream)? {
+            Dispatched::Pipelined(answer) => answers.push_back(answer),
+            Dispatched::Serial(answer) => {
+                while let Some(earlier) = answers.pop_front() {
+                    send(&*stream, earlier.await?).await?;
+                }
+                let answer = tokio::select! {
+                    biased;
+                    answer = answer => answer?,
+                    // A long poll that is cut short by a stop is answered by the closed connection.
+                    () = stop.requested() => return Ok(()),
+                };
+                send(&*stream, answer).await?;
+            }
+        }
+    }
+}
+
+enum Dispatched {
+    Pipelined(Answer),
+    Serial(Answer),
+}
+
+/// Reads the header, looks the API up and starts it. What cannot be parsed or is not served ends the
+/// connection without an answer, as in Kafka.
+fn dispatch(
+    frame: Bytes,
+    context: &Arc<Context>,
+    endpoint: &Arc<Endpoint>,
+    stream: &Arc<dyn Stream>,
+) -> Result<Dispatched, Closed> {
+    let (call, reader, entry) = api::open(frame, endpoint.clone(), stream.peer_addr(), stream.local_addr())?;
+    let context = context.clone();
+    Ok(match entry.handler {
+        Handler::Pipelined(begin) => Dispatched::Pipelined(begin(context, call, reader)?),
+        Handler::Serial(handle) => Dispatched::Serial(handle(context, call, reader)),
+    })
+}
+
+/// Writes an answer: its bytes from memory, its records straight from their files.
+async fn send(stream: &dyn Stream, reply: Option<Reply>) -> Result<(), Closed> {
+    let Some(reply) = reply else {
+        return Ok(());
+    };
+    let last = reply.frame.chunks.len().saturating_sub(1);
+    for (index, chunk) in reply.frame.chunks.iter().enumerate() {
+        match chunk {
+            Chunk::Bytes(bytes) => stream.write_all(bytes, index != last).await?,
+            Chunk::External { index, len } => {
+                let slice = &reply.slices[*index as usize];
+                assert_eq!(slice.len, u64::from(*len), "an answer announces another length than its slice");
+                stream.send_file(&slice.file, slice.position, slice.len).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The frames that arrive. Its memory grows with the bytes that came, not with the length that they claim.
+struct Frames {
+    stream: Arc<dyn Stream>,
+    buffer: BytesMut,
+    bytes_max: usize,
+    idle_max: Option<Duration>,
+}
+
+impl Frames {
+    /// The next frame if all of it has arrived, without its length.
+    fn buffered(&mut self) -> Result<Option<Bytes>, Closed> {
+        let Some(len) = self.announced()? else {
+            return Ok(None);
+        };
+        if self.buffer.len() < 4 + len {
+            return Ok(None);
+        }
+        self.buffer.advance(4);
+        Ok(Some(self.buffer.split_to(len).freeze()))
+    }
+
+    fn announced(&self) -> Result<Option<usize>, Closed> {
+        let Some(prefix) = self.buffer.first_chunk::<4>() else {
+            return Ok(None);
+        };
+        let len = i32::from_be_bytes(*prefix);
+        match usize::try_from(len) {
+            Ok(0) | Err(_) => Err(Closed::Malformed(format!("a frame of {len} bytes{}", hint(*prefix)))),
+            Ok(len) if len > self.bytes_max => Err(Closed::Malformed(format!(
+                "a frame of {len} bytes; socket.request.max.bytes allows {}{}",
+                self.bytes_max,
+                hint(*prefix)
+            ))),
+            Ok(len) => Ok(Some(len)),
+        }
+    }
+
+    /// Reads what has arrived; false at the end of the stream. May be dropped at any await.
+    async fn fill(&mut self) -> Result<bool, Closed> {
+        let missing = self.announced()?.map_or(4, |len| (4 + len).saturating_sub(self.buffer.len()));
+        let ahead = self.buffer.len().max(READ_AHEAD_BYTES);
+        self.buffer.reserve(missing.clamp(1024, ahead));
+        let read = self.stream.read(&mut self.buffer);
+        let count = match self.idle_max {
+            None => read.await?,
+            Some(idle_max) => match tokio::time::timeout(idle_max, read).await {
+                Ok(count) => count?,
+                Err(_) => return Ok(false),
+            },
+        };
+        if count == 0 && !self.buffer.is_empty() {
+            let held = self.buffer.len();
+            return Err(Closed::Malformed(format!("a frame that ended after {held} bytes")));
+        }
+        Ok(count > 0)
+    }
+}
+
+/// What the first bytes look like, for the person who pointed the wrong client at the port.
+fn hint(prefix: [u8; 4]) -> &'static str {
+    match &prefix {
+        b"GET " | b"POST" | b"PUT " | b"HEAD" | b"OPTI" | b"DELE" => " (this looks like an HTTP request)",
+        [0x16, 3, ..] => " (this looks like TLS, and the listener is plaintext)",
+        _ => "",
+    }
+}
+
+impl From<io::Error> for Closed {
+    fn from(error: io::Error) -> Closed {
+        Closed::Io(error)
+    }
+}
+
+/// Tells the log why a connection was closed, one line a second at the most for each reason.
+pub(crate) fn report(peer: SocketAddr, closed: &Closed, context: &Context) {
+    match closed {
+        Closed::Malformed(what) => {
+            if let Some(suppressed) = context.malformed_log.permit(context.clock.monotonic()) {
+                let more = if suppressed > 0 {
+                    format!(" ({suppressed} more since the last such line)")
+                } else {
+                    String::new()
+                };
+                tracing::warn!("closed the connection from {peer}: it sent {what}{more}");
+            }
+        }
+        Closed::Io(error) => tracing::debug!("the connection from {peer} broke: {error}"),
+        Closed::Refused => tracing::debug!("closed the connection from {peer}: a request with acks=0 failed"),
+    }
+}

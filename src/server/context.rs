@@ -1,0 +1,111 @@
+//! What a handler may use: the image of the cluster, this node's partitions, the coordinators, and the way to
+//! the controller.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use klamm_config::{BrokerConfig, DynamicConfigs, TopicConfig};
+use klamm_coordinator::GroupCoordinator;
+use klamm_io::Clock;
+use klamm_metadata::{Broker, ConfigResource, Image, MetadataNode};
+use klamm_model::NodeId;
+use klamm_storage::LogStore;
+
+use crate::background::Applied;
+use crate::fetch_sessions::FetchSessions;
+use crate::limits::{Connections, RateLimit};
+use crate::listener::Endpoint;
+use crate::partition_table::PartitionTable;
+use crate::producer_ids::ProducerIds;
+use crate::topic_creation;
+
+/// Everything that handlers share. It holds no rules of its own.
+pub(crate) struct Context {
+    pub(crate) node_id: NodeId,
+    /// The configuration as it was at start; see [`Context::config`] for what is in force.
+    pub(crate) static_config: Arc<BrokerConfig>,
+    pub(crate) current_config: ArcSwap<BrokerConfig>,
+    pub(crate) metadata: Arc<MetadataNode>,
+    pub(crate) partitions: Arc<PartitionTable>,
+    pub(crate) groups: Arc<GroupCoordinator>,
+    pub(crate) store: Arc<LogStore>,
+    pub(crate) fetch_sessions: FetchSessions,
+    pub(crate) producer_ids: ProducerIds,
+    pub(crate) connections: Arc<Connections>,
+    pub(crate) malformed_log: RateLimit,
+    pub(crate) applied: Applied,
+    /// The epoch of this broker's registration.
+    pub(crate) broker_epoch: i64,
+    pub(crate) clock: Arc<dyn Clock>,
+}
+
+/// How often the log may speak of frames that cannot be read.
+pub(crate) const MALFORMED_LOG_EVERY: Duration = Duration::from_secs(1);
+
+impl Context {
+    /// The configuration in force, dynamic changes included.
+    pub(crate) fn config(&self) -> Arc<BrokerConfig> {
+        self.current_config.load_full()
+    }
+
+    /// The newest image of the cluster that this node has.
+    pub(crate) fn image(&self) -> Arc<Image> {
+        self.metadata.image()
+    }
+
+    /// A topic's settings in force.
+    pub(crate) fn topic_config(&self, image: &Image, topic: &str) -> TopicConfig {
+        topic_config(image, topic, self.node_id, &self.static_config)
+    }
+}
+
+/// A topic's settings in force: its own, the brokers', the file's, the defaults.
+pub(crate) fn topic_config(
+    image: &Image,
+    topic: &str,
+    node: NodeId,
+    static_config: &BrokerConfig,
+) -> TopicConfig {
+    let (broker, cluster) = dynamic_broker_configs(image, node);
+    let dynamic = DynamicConfigs { broker: Some(&broker), cluster: Some(&cluster) };
+    TopicConfig::effective(&image.topic_config(topic), &dynamic, static_config)
+}
+
+/// What was set while running: for one broker, and for all of them.
+pub(crate) fn dynamic_broker_configs(
+    image: &Image,
+    node: NodeId,
+) -> (Arc<BTreeMap<String, String>>, Arc<BTreeMap<String, String>>) {
+    (image.config_of(&ConfigResource::Broker(Some(node))), image.config_of(&ConfigResource::Broker(None)))
+}
+
+/// Where a client that came in on `endpoint` reaches a broker. A node that was not told what to advertise
+/// says the address that the client itself came by, which works wherever the client sits.
+pub(crate) fn reach(
+    broker: &Broker,
+    node: NodeId,
+    endpoint: &Endpoint,
+    local: SocketAddr,
+) -> Option<(String, u16)> {
+    if broker.id == node && endpoint.advertised.is_none() {
+        return Some((host_of(local.ip()), endpoint.port));
+    }
+    let found = broker.endpoint(&endpoint.name)?;
+    Some((found.host.clone(), found.port))
+}
+
+fn host_of(ip: IpAddr) -> String {
+    ip.to_canonical().to_string()
+}
+
+impl Context {
+    /// Returns when this node's partitions have followed the newest metadata, so that a client which was told
+    /// of a new topic finds it. `timeout_ms` is the client's; nothing is lost when it passes.
+    pub(crate) async fn await_applied(&self, timeout_ms: i32) {
+        let timeout = u64::try_from(timeout_ms).ok().filter(|ms| *ms > 0).map(Duration::from_millis);
+        self.applied.wait_for(self.image().offset, timeout.unwrap_or(topic_creation::OPEN_TIMEOUT)).await;
+    }
+}

@@ -1,0 +1,162 @@
+//! Listeners: sockets that take connections, within the limits of the configuration.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::stop::Stop;
+use klamm_config::BrokerConfig;
+use klamm_io::{Listener, Network};
+use tokio::task::JoinSet;
+
+use crate::connection;
+use crate::context::Context;
+
+/// A listener as clients know it.
+#[derive(Debug)]
+pub struct Endpoint {
+    /// The listener's name, as `PLAINTEXT`.
+    pub name: String,
+    /// What clients are told to connect to; without a host they are told the address that they came by.
+    pub advertised: Option<(String, u16)>,
+    /// The port that it listens on.
+    pub port: u16,
+    /// How its connections are protected, as Kafka numbers it.
+    pub security_protocol: i16,
+    /// It is for controllers and their tools.
+    pub is_controller: bool,
+}
+
+/// A socket that is bound but not served yet.
+pub struct Bound {
+    pub(crate) endpoint: Arc<Endpoint>,
+    pub(crate) socket: Arc<dyn Listener>,
+}
+
+impl Bound {
+    /// The address that it listens on.
+    pub fn address(&self) -> SocketAddr {
+        self.socket.local_addr()
+    }
+
+    /// The listener as clients know it.
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+}
+
+/// A listener that could not be bound.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {address} (listener {listener}): {error}{hint}")]
+pub struct BindError {
+    listener: String,
+    address: String,
+    error: io::Error,
+    hint: &'static str,
+}
+
+/// How long accepting pauses when the process has no descriptor left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Binds all listeners of the configuration, before anything on disk is touched.
+pub async fn bind(config: &BrokerConfig, network: &dyn Network) -> Result<Vec<Bound>, BindError> {
+    let mut bound: Vec<Bound> = Vec::new();
+    for listener in &config.listeners {
+        for address in addresses(listener, network).await? {
+            // Both loopback addresses of one listener share the port that the first was given.
+            let same = bound.iter().find(|other| other.endpoint.name == listener.name);
+            let port = if address.port() == 0 {
+                same.map_or(0, |other| other.endpoint.port)
+            } else {
+                address.port()
+            };
+            let address = SocketAddr::new(address.ip(), port);
+            let socket = match network.listen(address) {
+                Ok(socket) => socket,
+                // A machine without IPv6 has no [::1]; nobody asked for it by name.
+                Err(error) if listener.is_optional && error.kind() == io::ErrorKind::AddrNotAvailable => {
+                    continue;
+                }
+                Err(error) => return Err(bind_error(listener, address, error)),
+            };
+            let port = socket.local_addr().port();
+            let advertised = config.advertised_listeners.iter().find(|other| other.name == listener.name);
+            let advertised =
+                advertised.map(|other| (other.host.clone(), if other.port == 0 { port } else { other.port }));
+            let endpoint = Endpoint {
+                name: listener.name.clone(),
+                advertised,
+                port,
+                security_protocol: listener.security_protocol.id(),
+                is_controller: listener.is_controller,
+            };
+            bound.push(Bound { endpoint: Arc::new(endpoint), socket });
+        }
+    }
+    Ok(bound)
+}
+
+async fn addresses(
+    listener: &klamm_config::Listener,
+    network: &dyn Network,
+) -> Result<Vec<SocketAddr>, BindError> {
+    let Some(host) = &listener.host else {
+        return Ok(vec![SocketAddr::new(IpAddr::from([0u16; 8]), listener.port)]);
+    };
+    let found = network.resolve(host, listener.port).await;
+    found.map_err(|error| BindError {
+        listener: listener.name.clone(),
+        address: format!("{host}:{}", listener.port),
+        error,
+        hint: "; the host in `listeners` must be a name or address of this machine",
+    })
+}
+
+fn bind_error(listener: &klamm_config::Listener, address: SocketAddr, error: io::Error) -> BindError {
+    let hint = match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            "; another process listens there: stop it, or set another port in `listeners`"
+        }
+        io::ErrorKind::AddrNotAvailable => "; the host in `listeners` is no address of this machine",
+        io::ErrorKind::PermissionDenied => "; ports below 1024 need a privilege",
+        _ => "",
+    };
+    BindError { listener: listener.name.clone(), address: address.to_string(), error, hint }
+}
+
+/// Takes connections until `stop`, then waits for those that are open to end.
+pub(crate) async fn serve(bound: Bound, context: Arc<Context>, mut stop: Stop) {
+    let mut connections = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            () = stop.requested() => break,
+            Some(_) = connections.join_next(), if !connections.is_empty() => continue,
+            accepted = bound.socket.accept() => accepted,
+        };
+        let stream = match accepted {
+            Ok(stream) => stream,
+            Err(error) => {
+                tracing::warn!("cannot take a connection on {}: {error}", bound.address());
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let peer = stream.peer_addr();
+        let Some(place) = context.connections.admit(peer.ip()) else {
+            tracing::warn!(
+                "refused the connection from {peer}: max.connections or max.connections.per.ip is reached"
+            );
+            continue;
+        };
+        let (context, endpoint, stop) = (context.clone(), bound.endpoint.clone(), stop.clone());
+        connections.spawn(async move {
+            let _place = place;
+            if let Err(closed) = connection::serve(stream, context.clone(), endpoint, stop).await {
+                connection::report(peer, &closed, &context);
+            }
+        });
+    }
+    while connections.join_next().await.is_some() {}
+}

@@ -1,0 +1,294 @@
+//! Starting and stopping: the order in which a node's parts come up and go down.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use klamm_config::BrokerConfig;
+use klamm_coordinator::{GroupCoordinator, GroupEnvironment, GroupSettings};
+use klamm_io::{Clock, Disk, Network, Random};
+use klamm_metadata::{
+    Endpoint as BrokerEndpoint, Image, KafkaRules, MetadataNode, NoPeers, QuorumSettings, Registration,
+    Settings, TopicDefaults, Voter,
+};
+use klamm_model::topic_name;
+use klamm_partition::Partition;
+use klamm_storage::{LogStore, StorageError, StoreSettings};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::background::{self, Follower};
+use crate::context::{Context, MALFORMED_LOG_EVERY, topic_config};
+use crate::fetch_sessions::FetchSessions;
+use crate::limits::{Connections, RateLimit};
+use crate::listener::{self, BindError, Bound};
+use crate::partition_table::PartitionTable;
+use crate::producer_ids::ProducerIds;
+use crate::stop::Stop;
+
+/// What a node stands on: the real things, or a simulation's.
+#[derive(Clone)]
+pub struct Machine {
+    /// Files.
+    pub disk: Arc<dyn Disk>,
+    /// Sockets.
+    pub network: Arc<dyn Network>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Randomness.
+    pub random: Arc<dyn Random>,
+}
+
+/// Why a node did not start. Nothing was changed on the disk unless the message says so.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A port could not be had.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// A data directory could not be opened.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    /// The cluster's metadata could not be opened.
+    #[error(transparent)]
+    Metadata(#[from] klamm_metadata::StartError),
+    /// The controller did not take this broker in.
+    #[error("this broker was not taken into the cluster: {0}")]
+    Registration(#[from] klamm_metadata::SubmitError),
+}
+
+/// A node that runs.
+pub struct Server {
+    /// Where it listens: the listener's name, its address, and whether it is for controllers.
+    pub listeners: Vec<(String, SocketAddr, bool)>,
+    context: Arc<Context>,
+    stop: watch::Sender<bool>,
+    tasks: JoinSet<()>,
+}
+
+/// How long a stop waits for connections to end.
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Starts a node. Ports come first: if one cannot be had, nothing on the disk has been touched.
+pub async fn start(config: BrokerConfig, machine: Machine) -> Result<Server, StartError> {
+    let bound = listener::bind(&config, &*machine.network).await?;
+    let store = Arc::new(LogStore::open(store_settings(&config, &machine))?);
+    let config = Arc::new(config);
+    let metadata = Arc::new(MetadataNode::start(metadata_settings(&config, &machine, &store))?);
+    let registration = registration(&config, &machine, &store, &bound);
+    let broker_epoch = metadata.join_cluster(registration).await?;
+    let image = metadata.image();
+    let report = store
+        .load(&|name| background::log_config(&topic_config(&image, &name.topic, config.node_id, &config)))?;
+    tell_of_strays(&store, &image);
+    tracing::debug!("opened the logs: {report:?}");
+
+    let partitions = Arc::new(PartitionTable::default());
+    let environment = Arc::new(Environment { metadata: metadata.clone(), partitions: partitions.clone() });
+    let groups = Arc::new(GroupCoordinator::new(
+        group_settings(&config),
+        machine.clock.clone(),
+        machine.random.clone(),
+        environment,
+    ));
+    let (mut follower, applied) = Follower::new(
+        config.node_id,
+        config.clone(),
+        store.clone(),
+        partitions.clone(),
+        groups.clone(),
+        machine.clock.clone(),
+    );
+    follower.apply(&image);
+    let context = Arc::new(Context {
+        node_id: config.node_id,
+        current_config: ArcSwap::new(config.clone()),
+        fetch_sessions: fetch_sessions(&config, &machine),
+        connections: connection_limits(&config),
+        broker_epoch,
+        static_config: config,
+        metadata: metadata.clone(),
+        partitions,
+        groups,
+        store,
+        producer_ids: ProducerIds::default(),
+        malformed_log: RateLimit::new(MALFORMED_LOG_EVERY),
+        applied,
+        clock: machine.clock,
+    });
+    background::update_config(&context, &image);
+
+    let (stop, stopping) = Stop::channel();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(background::follow_images(follower, context.clone(), metadata.watch(), stopping.clone()));
+    tasks.spawn(background::maintain(context.clone(), stopping.clone()));
+    let mut listeners = Vec::new();
+    for bound in bound {
+        let endpoint = bound.endpoint();
+        listeners.push((endpoint.name.clone(), bound.address(), endpoint.is_controller));
+        tasks.spawn(listener::serve(bound, context.clone(), stopping.clone()));
+    }
+    Ok(Server { listeners, context, stop, tasks })
+}
+
+impl Server {
+    /// Ends connections when their answers are out, closes the logs and marks the stop as a clean one.
+    pub async fn stop(mut self) {
+        self.stop.send_replace(true);
+        let tasks = &mut self.tasks;
+        let ended = async { while tasks.join_next().await.is_some() {} };
+        if tokio::time::timeout(STOP_TIMEOUT, ended).await.is_err() {
+            tracing::warn!("some connections did not end within {STOP_TIMEOUT:?} and are cut off");
+            self.tasks.shutdown().await;
+        }
+        background::checkpoint(&self.context.partitions, &self.context.store);
+        if let Err(error) = self.context.store.close(Some(self.context.broker_epoch)) {
+            tracing::error!("the logs were not closed cleanly, the next start will check them: {error}");
+        }
+        self.context.metadata.shutdown();
+    }
+}
+
+struct Environment {
+    metadata: Arc<MetadataNode>,
+    partitions: Arc<PartitionTable>,
+}
+
+impl GroupEnvironment for Environment {
+    fn offsets_partition(&self, index: i32) -> Option<Arc<Partition>> {
+        self.partitions.by_name(topic_name::GROUP_METADATA, index)
+    }
+
+    fn offsets_partition_count(&self) -> i32 {
+        let image = self.metadata.image();
+        image.topic_by_name(topic_name::GROUP_METADATA).map_or(0, |topic| topic.partitions.len() as i32)
+    }
+
+    fn image(&self) -> Arc<Image> {
+        self.metadata.image()
+    }
+}
+
+/// Folders of topics that the metadata does not know are left alone, and told.
+fn tell_of_strays(store: &LogStore, image: &Image) {
+    for log in store.logs() {
+        let name = log.topic_partition();
+        if image.topic_by_name(&name.topic).is_none() {
+            tracing::warn!(
+                "{} belongs to a topic that the cluster does not know; it is kept, but not served",
+                log.dir().display()
+            );
+        }
+    }
+}
+
+fn fetch_sessions(config: &BrokerConfig, machine: &Machine) -> FetchSessions {
+    let slots = usize::try_from(config.max_incremental_fetch_session_cache_slots).unwrap_or(0);
+    FetchSessions::new(slots, FETCH_SESSION_EVICTION, machine.random.clone())
+}
+
+/// `min.incremental.fetch.session.eviction.ms`, which Kafka keeps to itself.
+const FETCH_SESSION_EVICTION: Duration = Duration::from_secs(120);
+
+fn connection_limits(config: &BrokerConfig) -> Arc<Connections> {
+    let count = |number: i32| usize::try_from(number).unwrap_or(0);
+    let mut overrides = BTreeMap::new();
+    for (host, most) in &config.max_connections_per_ip_overrides {
+        match host.parse::<IpAddr>() {
+            Ok(ip) => {
+                overrides.insert(ip, count(*most));
+            }
+            Err(_) => tracing::warn!(
+                "max.connections.per.ip.overrides: {host} is not an IP address and is left out"
+            ),
+        }
+    }
+    Connections::new(count(config.max_connections), count(config.max_connections_per_ip), overrides)
+}
+
+fn store_settings(config: &BrokerConfig, machine: &Machine) -> StoreSettings {
+    let Machine { disk, clock, random, .. } = machine.clone();
+    StoreSettings {
+        cluster_id: config.cluster_id.clone(),
+        recovery_threads: usize::try_from(config.num_recovery_threads_per_data_dir).unwrap_or(1),
+        producer_expiration_ms: i64::from(config.producer_id_expiration_ms),
+        ..StoreSettings::new(config.log_dirs.clone(), config.node_id, disk, clock, random)
+    }
+}
+
+fn metadata_settings(config: &Arc<BrokerConfig>, machine: &Machine, store: &LogStore) -> Settings {
+    // The quorum is this node alone; what its voters listen on matters when there are others.
+    let directory_id = store.directory_ids()[0].1;
+    let voter = Voter { id: config.node_id, directory_id, host: String::new(), port: 0 };
+    Settings {
+        node_id: config.node_id,
+        directory_id,
+        cluster_id: store.cluster_id().to_owned(),
+        voters: vec![voter],
+        dir: store.metadata_dir(),
+        disk: machine.disk.clone(),
+        clock: machine.clock.clone(),
+        random: machine.random.clone(),
+        network: Arc::new(NoPeers),
+        defaults: topic_defaults(config),
+        rules: Arc::new(KafkaRules::new(Arc::clone(config))),
+        quorum: QuorumSettings {
+            snapshot_bytes: u64::try_from(config.metadata_log_max_record_bytes_between_snapshots)
+                .unwrap_or(u64::MAX),
+            ..QuorumSettings::default()
+        },
+    }
+}
+
+fn registration(config: &BrokerConfig, machine: &Machine, store: &LogStore, bound: &[Bound]) -> Registration {
+    let mut endpoints: Vec<BrokerEndpoint> = Vec::new();
+    for endpoint in bound.iter().map(Bound::endpoint).filter(|endpoint| !endpoint.is_controller) {
+        // Two addresses of one listener are one endpoint.
+        if endpoints.iter().all(|known| known.name != endpoint.name) {
+            let unadvertised = || ("localhost".to_owned(), endpoint.port);
+            let (host, port) = endpoint.advertised.clone().unwrap_or_else(unadvertised);
+            let security_protocol = endpoint.security_protocol;
+            endpoints.push(BrokerEndpoint { name: endpoint.name.clone(), host, port, security_protocol });
+        }
+    }
+    Registration {
+        broker: config.node_id,
+        incarnation: klamm_model::Uuid::from_random(machine.random.next_16()),
+        endpoints,
+        rack: config.rack.clone(),
+        directories: store.directory_ids().into_iter().map(|(_, id)| id).collect(),
+    }
+}
+
+fn group_settings(config: &BrokerConfig) -> GroupSettings {
+    GroupSettings {
+        group_min_session_timeout_ms: config.group_min_session_timeout_ms,
+        group_max_session_timeout_ms: config.group_max_session_timeout_ms,
+        group_initial_rebalance_delay_ms: config.group_initial_rebalance_delay_ms,
+        group_max_size: config.group_max_size,
+        offset_metadata_max_bytes: config.offset_metadata_max_bytes,
+        offsets_retention_minutes: config.offsets_retention_minutes,
+        offsets_retention_check_interval_ms: config.offsets_retention_check_interval_ms,
+        offsets_commit_timeout_ms: config.offsets_commit_timeout_ms,
+        offsets_load_buffer_size: config.offsets_load_buffer_size,
+        queued_max_requests: config.queued_max_requests,
+        ..GroupSettings::default()
+    }
+}
+
+fn topic_defaults(config: &BrokerConfig) -> TopicDefaults {
+    let factor = |number: i32| i16::try_from(number).unwrap_or(i16::MAX);
+    TopicDefaults {
+        num_partitions: config.num_partitions,
+        replication_factor: factor(config.default_replication_factor),
+        delete_topics: config.delete_topic_enable,
+        offsets_partitions: config.offsets_topic_num_partitions,
+        offsets_replication_factor: config.offsets_topic_replication_factor,
+        offsets_segment_bytes: config.offsets_topic_segment_bytes,
+        transactions_partitions: config.transaction_state_log_num_partitions,
+        transactions_replication_factor: config.transaction_state_log_replication_factor,
+        transactions_segment_bytes: config.transaction_state_log_segment_bytes,
+        transactions_min_isr: config.transaction_state_log_min_isr,
+    }
+}

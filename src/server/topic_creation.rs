@@ -1,0 +1,30 @@
+//! Topics that come into being by themselves: those that clients name (`auto.create.topics.enable`) and the
+//! coordinators' own.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use klamm_model::ErrorCode;
+
+use crate::context::Context;
+
+/// How long the answer to a creation waits until this node has opened the new partitions.
+pub(crate) const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Creates topics, and returns when this node serves its partitions of them. Tells the error of each that
+/// could not be created; one that somebody else created meanwhile is no error.
+pub(crate) async fn create(context: &Context, names: &[&str]) -> BTreeMap<String, ErrorCode> {
+    let names = names.iter().map(|name| (*name).to_owned()).collect();
+    let response = context.metadata.auto_create_topics(names).await;
+    let mut failed = BTreeMap::new();
+    for topic in response.topics {
+        let code = ErrorCode::from_code(topic.error_code).unwrap_or(ErrorCode::UnknownServerError);
+        if !matches!(code, ErrorCode::None | ErrorCode::TopicAlreadyExists) {
+            let message = topic.error_message.unwrap_or_default();
+            tracing::warn!("topic {} was not created by itself: {code}: {message}", topic.name);
+            failed.insert(topic.name, code);
+        }
+    }
+    context.applied.wait_for(context.image().offset, OPEN_TIMEOUT).await;
+    failed
+}
