@@ -4,14 +4,19 @@ use std::path::Path;
 use std::sync::Arc;
 
 use klamm_io::Disk;
+use klamm_protocol::records::cluster_metadata::FeatureLevelRecord;
 use klamm_testing::SimulatedDisk;
-use openraft::StorageError;
+use openraft::entry::RaftEntry;
+use openraft::storage::{RaftLogStorage, RaftLogStorageExt};
 use openraft::testing::log::{StoreBuilder, Suite};
+use openraft::{EntryPayload, StorageError};
 
 use super::disk_thread::DiskThread;
+use super::entry::log_id;
 use super::log::LogStore;
+use super::log_file::LogFile;
 use super::state_machine::StateMachine;
-use super::{Runtime, TypeConfig};
+use super::{Batch, Entry, Runtime, TypeConfig};
 
 struct OnSimulatedDisk;
 
@@ -28,7 +33,115 @@ impl StoreBuilder<TypeConfig, LogStore, StateMachine> for OnSimulatedDisk {
 
 #[test]
 fn openrafts_own_suite_accepts_the_storage() {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().start_paused(true).build().unwrap();
     let suite = Suite::<TypeConfig, LogStore, StateMachine, OnSimulatedDisk, ()>::test_all(OnSimulatedDisk);
     runtime.block_on(Runtime::scope(1, suite)).unwrap();
+}
+
+fn entries(count: u64) -> Vec<Entry> {
+    let record = |index: u64| {
+        let name = format!("feature-{index}");
+        FeatureLevelRecord { name, feature_level: index as i16, ..Default::default() }.into()
+    };
+    let batch =
+        |index| Batch { based_on: index as i64 - 1, records: vec![record(index); 1 + index as usize % 3] };
+    (0..count)
+        .map(|index| Entry::new(log_id(1 + index / 4, index), EntryPayload::Normal(batch(index))))
+        .collect()
+}
+
+fn read_all(log: &LogFile) -> Vec<Entry> {
+    log.read(0, u64::MAX).unwrap()
+}
+
+/// A crash may leave any beginning of what was being written, and zeros or old bytes behind it. Whatever is
+/// left, the whole entries before it must be there, and the log must go on behind them.
+#[test]
+fn a_torn_tail_is_cut_off_at_every_byte() {
+    let written = entries(6);
+    let path = Path::new("/log");
+    for garbage in [&b""[..], &[0; 40], &[0xff; 40]] {
+        let mut cut_at = 36;
+        loop {
+            let disk = SimulatedDisk::new(1);
+            let mut log = LogFile::open(&disk, path).unwrap().log;
+            let mut ends = vec![36];
+            for entry in &written {
+                log.append(std::slice::from_ref(entry)).unwrap();
+                ends.push(log.file().len().unwrap());
+            }
+            if cut_at > ends[6] {
+                break;
+            }
+            let intact = disk.read(path).unwrap();
+            log.file().set_len(cut_at).unwrap();
+            log.file().write_all_at(&[garbage], cut_at).unwrap();
+            // A zero in the garbage may be the very byte that was lost.
+            let left = disk.read(path).unwrap();
+            let is_whole = |end: &&u64| left.starts_with(&intact[..**end as usize]);
+            let whole = ends.iter().filter(is_whole).count() - 1;
+            let opened = LogFile::open(&disk, path).unwrap();
+            assert_eq!(read_all(&opened.log), written[..whole], "cut at {cut_at}");
+            assert_eq!(opened.cut, cut_at + garbage.len() as u64 - ends[whole]);
+            let mut log = opened.log;
+            log.append(&written[whole..]).unwrap();
+            assert_eq!(read_all(&LogFile::open(&disk, path).unwrap().log), written, "cut at {cut_at}");
+            cut_at += 1;
+        }
+    }
+}
+
+/// Damage to what was acknowledged is no torn tail: starting without it would break what was promised.
+#[test]
+fn damage_below_what_was_committed_is_refused() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(Runtime::scope(1, async {
+        let simulated = SimulatedDisk::new(1);
+        let disk: Arc<dyn Disk> = Arc::new(simulated.clone());
+        let dir = Path::new("/");
+        let mut store = LogStore::open(&disk, &DiskThread::inline(), dir).unwrap();
+        store.blocking_append(entries(6)).await.unwrap();
+        store.save_committed(Some(log_id(2, 5))).await.unwrap();
+        let position = disk.read(Path::new("/log")).unwrap().len() as u64 - 3;
+        simulated.flip_bits("/log", position, 1).unwrap();
+        let error = LogStore::open(&disk, &DiskThread::inline(), dir).err().unwrap().to_string();
+        assert!(error.contains("entry 5 was acknowledged, and the last whole one is 4"), "{error}");
+    }));
+}
+
+/// A disk that changes bytes under a running node must not get them applied.
+#[test]
+fn an_entry_that_changed_on_the_disk_is_not_read() {
+    let disk = SimulatedDisk::new(1);
+    let mut log = LogFile::open(&disk, Path::new("/log")).unwrap().log;
+    log.append(&entries(3)).unwrap();
+    disk.flip_bits("/log", log.file().len().unwrap() - 1, 0x80).unwrap();
+    assert_eq!(log.read(0, 2).unwrap(), entries(2));
+    assert!(log.read(0, 3).unwrap_err().to_string().contains("entry 2 has a wrong checksum"));
+}
+
+#[test]
+fn purged_and_truncated_logs_open_as_they_were_left() {
+    let disk = SimulatedDisk::new(1);
+    let path = Path::new("/log");
+    let mut log = LogFile::open(&disk, path).unwrap().log;
+    log.append(&entries(10)).unwrap();
+    log.truncate_after(Some(log_id(2, 7))).unwrap();
+    let log = log.without(&disk, log_id(1, 2)).unwrap();
+    assert_eq!(read_all(&log), entries(8)[3..]);
+    let mut log = LogFile::open(&disk, path).unwrap().log;
+    assert_eq!((log.purged(), log.last()), (Some(log_id(1, 2)), Some(log_id(2, 7))));
+    assert_eq!(read_all(&log), entries(8)[3..]);
+    log.truncate_after(Some(log_id(1, 2))).unwrap();
+    assert_eq!((log.last(), read_all(&log)), (Some(log_id(1, 2)), vec![]));
+}
+
+#[test]
+fn a_batch_reads_back_from_what_travels_to_other_voters() {
+    let entry = entries(3).remove(2);
+    let text = serde_json::to_string(&entry).unwrap();
+    assert_eq!(serde_json::from_str::<Entry>(&text).unwrap(), entry);
+    let damaged = text.replacen("00", "0x", 1);
+    assert!(serde_json::from_str::<Entry>(&damaged).is_err());
 }

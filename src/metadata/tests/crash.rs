@@ -51,8 +51,9 @@ impl Promised {
     }
 }
 
-/// Does the work until it is done or the disk dies, noting what was answered.
-async fn work(node: &MetadataNode, run: u8, promised: &mut Promised) {
+/// Creates `topics` topics, deletes each third, and takes as many blocks of producer ids, until it is done or
+/// the disk dies; notes what was answered.
+async fn work(node: &MetadataNode, run: u8, topics: usize, promised: &mut Promised) {
     let registration = Registration {
         broker: ID,
         incarnation: Uuid([run; 16]),
@@ -63,7 +64,7 @@ async fn work(node: &MetadataNode, run: u8, promised: &mut Promised) {
     let Ok(epoch) = node.join_cluster(registration).await else { return };
     assert!(epoch > promised.broker_epoch, "a broker epoch was given twice");
     promised.broker_epoch = epoch;
-    for number in 0..12 {
+    for number in 0..topics {
         let name = format!("run-{run}-topic-{number}");
         let topic = CreatableTopic {
             name: name.clone(),
@@ -107,11 +108,17 @@ fn check(image: &Image, promised: &Promised, point: &str) {
 }
 
 /// Starts a node, works, and stops it; `None` when the disk died before it had started.
-async fn live(disk: &SimulatedDisk, run: u8, promised: &mut Promised, point: &str) -> Option<()> {
+async fn live(
+    disk: &SimulatedDisk,
+    run: u8,
+    topics: usize,
+    promised: &mut Promised,
+    point: &str,
+) -> Option<()> {
     let (node, running) = MetadataNode::start_here(settings(disk)).await.ok()?;
     check(&node.image(), promised, point);
     let script = async {
-        work(&node, run, promised).await;
+        work(&node, run, topics, promised).await;
         node.shutdown();
     };
     tokio::time::timeout(Duration::from_secs(60), async { tokio::join!(running, script) })
@@ -138,7 +145,7 @@ fn nothing_that_was_answered_is_lost_wherever_the_disk_dies() {
     let disk = new_disk(1);
     let before = disk.counters().changes();
     let mut promised = Promised::nothing();
-    on_paused_runtime(live(&disk, 1, &mut promised, "no crash")).unwrap();
+    on_paused_runtime(live(&disk, 1, 12, &mut promised, "no crash")).unwrap();
     let changes = disk.counters().changes() - before;
     assert_eq!(
         (promised.topics.len(), promised.deleted.len()),
@@ -152,16 +159,12 @@ fn nothing_that_was_answered_is_lost_wherever_the_disk_dies() {
             let disk = new_disk(point);
             disk.crash_after(point);
             let mut promised = Promised::nothing();
-            on_paused_runtime(live(&disk, 1, &mut promised, &name));
+            on_paused_runtime(live(&disk, 1, 12, &mut promised, &name));
             assert!(disk.is_down(), "{name}: the work ended before the crash");
             let disk = disk.crash_leaving(unsynced);
-            on_paused_runtime(live(&disk, 2, &mut promised, &name))
+            on_paused_runtime(live(&disk, 2, 1, &mut promised, &name))
                 .unwrap_or_else(|| panic!("{name}: no restart"));
-            assert_eq!(
-                promised.topics.iter().filter(|topic| topic.starts_with("run-2")).count(),
-                8,
-                "{name}"
-            );
+            assert!(promised.topics.contains(&"run-2-topic-0".to_owned()), "{name}: it does not work again");
         }
     }
 }
@@ -174,7 +177,7 @@ fn a_failing_disk_ends_the_node_with_a_reason() {
         let (node, running) = MetadataNode::start_here(settings(&disk)).await.unwrap();
         let script = async {
             let mut promised = Promised::nothing();
-            work(&node, 1, &mut promised).await;
+            work(&node, 1, 1, &mut promised).await;
             disk.crash_after(0);
             let topic = CreatableTopic {
                 name: "lost".to_owned(),
