@@ -309,3 +309,41 @@ fn internal_topics_get_what_a_source_says() {
     let config = file("offsets.topic.replication.factor=3\ntransaction.state.log.min.isr=2\n");
     assert_eq!((config.offsets_topic_replication_factor, config.transaction_state_log_min_isr), (3, 2));
 }
+
+/// The files that people start from must be right, and say what holds anyway.
+#[test]
+fn the_files_of_this_tree_are_read_without_a_word() {
+    let config = file(include_str!("../../../config/server.properties"));
+    let defaults = BrokerConfig::defaults();
+    for (key, (value, _)) in &config.values {
+        // log.dir is the one of both keys that has a default.
+        let same = if key == "log.dirs" { "log.dir" } else { key };
+        assert_eq!(Some(value.clone()), defaults.value(same), "{key}");
+    }
+    let container = file(include_str!("../../../config/container.properties"));
+    assert_eq!(listeners(&container), "PLAINTEXT://:9092");
+    assert_eq!(container.log_dirs, [PathBuf::from("/var/lib/klamm")]);
+}
+
+/// Whoever removes the # before a line of the file that people start from must get what it says.
+#[test]
+fn the_commented_lines_of_the_file_work_too() {
+    let text: String = include_str!("../../../config/server.properties")
+        .lines()
+        .filter_map(|line| line.strip_prefix('#'))
+        .filter(|line| !line.starts_with(' ') && line.contains('='))
+        .map(|line| format!("{line}\n"))
+        .collect();
+    let (config, _) = load_lines(Some(&text), "", "").unwrap();
+    assert_eq!(listeners(&config), "INSIDE://:9093 OUTSIDE://:9092");
+    assert_eq!(advertised(&config), "INSIDE://kafka:9093 OUTSIDE://kafka.example.com:9092");
+}
+
+/// README.md has one table of all defaults that differ from Kafka's; it must not miss one.
+#[test]
+fn the_readme_lists_every_default_of_our_own() {
+    let readme = include_str!("../../../README.md");
+    for (key, value) in &BrokerConfig::defaults().defaults {
+        assert!(readme.contains(&format!("`{key}`")), "{key}={value}");
+    }
+}
