@@ -92,8 +92,10 @@ impl GroupCoordinator {
         });
     }
 
-    /// Opens a mailbox over a log, in place of one from an earlier epoch.
-    pub(crate) fn open(&self, partition: i32, epoch: LeaderEpoch, log: Arc<dyn OffsetsLog>) {
+    /// Opens a mailbox over a log, in place of one from an earlier epoch, and loads it. What
+    /// [`GroupCoordinator::on_elected`] does with a partition of this node. Needs to be called on a tokio
+    /// runtime.
+    pub fn open(&self, partition: i32, epoch: LeaderEpoch, log: Arc<dyn OffsetsLog>) {
         let (settings, clock) = (self.settings.clone(), self.clock.clone());
         let mailbox = Mailbox::start(Means { partition, log, settings, clock }, epoch);
         self.mailboxes.lock().insert(partition, mailbox);

@@ -34,7 +34,7 @@ mod tests {
     /// These are partitions in which Apache Kafka stored the groups.
     #[test]
     fn groups_are_where_kafka_puts_them() {
-        for (group, partition) in [("static", 38), ("simple", 32), ("classic", 26), ("left", 17), ("", 0)] {
+        for (group, partition) in [("static", 38), ("simple", 26), ("classic", 32), ("left", 17), ("", 0)] {
             assert_eq!(partition_of(group, 50), partition, "{group}");
         }
         // The hash of this string is i32::MIN, whose absolute value does not exist.

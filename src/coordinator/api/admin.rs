@@ -1,6 +1,5 @@
 //! DescribeGroups, ListGroups and DeleteGroups.
 
-use klamm_model::ErrorCode;
 use klamm_protocol::messages::delete_groups::{
     DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse,
 };
@@ -23,11 +22,7 @@ impl GroupCoordinator {
         let mut response = DescribeGroupsResponse::default();
         for group in request.groups {
             let version = client.api_version;
-            let reply = if group.is_empty() {
-                Reply::Refused(ErrorCode::InvalidGroupId)
-            } else {
-                self.ask(&group, Request::Describe { version, group: group.clone() }).await
-            };
+            let reply = self.ask(&group, Request::Describe { version, group: group.clone() }).await;
             response.groups.push(match reply {
                 Reply::Describe(described) => described,
                 other => DescribedGroup {
@@ -61,7 +56,7 @@ impl GroupCoordinator {
         response
     }
 
-    /// DeleteGroups. Only a group without members goes.
+    /// DeleteGroups. Only a group without members goes. A group that is named twice is answered once.
     pub async fn delete_groups(
         &self,
         _client: &Client,
@@ -69,11 +64,10 @@ impl GroupCoordinator {
     ) -> DeleteGroupsResponse {
         let mut response = DeleteGroupsResponse::default();
         for group in request.groups_names {
-            let reply = if group.is_empty() {
-                Reply::Refused(ErrorCode::InvalidGroupId)
-            } else {
-                self.ask(&group, Request::Delete { group: group.clone() }).await
-            };
+            if response.results.iter().any(|result| result.group_id == group) {
+                continue;
+            }
+            let reply = self.ask(&group, Request::Delete { group: group.clone() }).await;
             response.results.push(match reply {
                 Reply::Delete(result) => result,
                 other => DeletableGroupResult {

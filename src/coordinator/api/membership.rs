@@ -30,6 +30,8 @@ impl GroupCoordinator {
         };
         if client.api_version < FIRST_JOIN_WITH_NULL_PROTOCOL {
             response.protocol_name.get_or_insert_default();
+        } else {
+            response.protocol_name = response.protocol_name.filter(|name| !name.is_empty());
         }
         response
     }

@@ -1,0 +1,179 @@
+//! A log in memory, and the surroundings that a coordinator needs.
+#![allow(dead_code, reason = "each test file uses its part of this")]
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use klamm_coordinator::GroupEnvironment;
+use klamm_coordinator::runtime::{LogFault, OffsetsLog};
+use klamm_io::BoxFuture;
+use klamm_metadata::{Image, PartitionState, RecoveryState, Topic};
+use klamm_model::{LeaderEpoch, NodeId, Offset, TopicId};
+use klamm_partition::Partition;
+use klamm_records::batches;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+/// A partition of `__consumer_offsets` whose high watermark and faults the test decides about.
+pub struct MemoryLog {
+    state: Mutex<State>,
+    high_watermark: watch::Sender<Offset>,
+}
+
+struct State {
+    bytes: BytesMut,
+    end: Offset,
+    follows: bool,
+    refuses: Option<fn() -> LogFault>,
+    appends: usize,
+}
+
+impl MemoryLog {
+    /// An empty log, in which each append is committed at once.
+    pub fn new() -> Arc<MemoryLog> {
+        MemoryLog::holding(Bytes::new())
+    }
+
+    /// A log that holds these batches.
+    pub fn holding(bytes: Bytes) -> Arc<MemoryLog> {
+        let end = batches(bytes.clone()).map(|batch| batch.expect("whole batches").header.next_offset()).last();
+        let end = end.unwrap_or(0);
+        let bytes = BytesMut::from(&bytes[..]);
+        let state = State { bytes, end, follows: true, refuses: None, appends: 0 };
+        Arc::new(MemoryLog { state: Mutex::new(state), high_watermark: watch::Sender::new(end) })
+    }
+
+    /// From now on the high watermark stands still until it is moved.
+    pub fn hold_high_watermark(&self) {
+        self.state.lock().follows = false;
+    }
+
+    /// Moves the high watermark to the end.
+    pub fn commit_all(&self) {
+        let end = self.state.lock().end;
+        self.high_watermark.send_replace(end);
+    }
+
+    /// From now on appends fail, or succeed again.
+    pub fn refuse(&self, fault: Option<fn() -> LogFault>) {
+        self.state.lock().refuses = fault;
+    }
+
+    pub fn content(&self) -> Bytes {
+        self.state.lock().bytes.clone().freeze()
+    }
+
+    pub fn appends(&self) -> usize {
+        self.state.lock().appends
+    }
+}
+
+impl OffsetsLog for MemoryLog {
+    fn start_offset(&self) -> Offset {
+        let first = batches(self.content()).next();
+        first.map_or(0, |batch| batch.expect("whole batches").header.base_offset)
+    }
+
+    fn end_offset(&self) -> Offset {
+        self.state.lock().end
+    }
+
+    fn read(&self, from: Offset, bytes_max: usize) -> Result<Bytes, LogFault> {
+        let content = self.content();
+        let mut position = 0;
+        for batch in batches(content.clone()) {
+            let batch = batch.expect("whole batches");
+            if batch.header.next_offset() > from {
+                let end = content.len().min(position + bytes_max.max(batch.bytes.len()));
+                return Ok(content.slice(position..end));
+            }
+            position += batch.bytes.len();
+        }
+        Ok(Bytes::new())
+    }
+
+    fn append(&self, batch: Bytes) -> Result<Offset, LogFault> {
+        let mut state = self.state.lock();
+        if let Some(fault) = state.refuses {
+            return Err(fault());
+        }
+        let base = state.end;
+        let mut batch = BytesMut::from(&batch[..]);
+        batch[..8].copy_from_slice(&base.to_be_bytes());
+        let header = klamm_records::peek_batch(&batch).expect("a batch").expect("a whole head");
+        state.end = header.next_offset();
+        state.bytes.extend_from_slice(&batch);
+        state.appends += 1;
+        if state.follows {
+            self.high_watermark.send_replace(state.end);
+        }
+        Ok(base)
+    }
+
+    fn is_committed(&self, below: Offset) -> Result<bool, LogFault> {
+        Ok(*self.high_watermark.borrow() >= below)
+    }
+
+    fn wait_committed(&self, below: Offset) -> BoxFuture<'_, Result<(), LogFault>> {
+        let mut receiver = self.high_watermark.subscribe();
+        Box::pin(async move {
+            receiver.wait_for(|high_watermark| *high_watermark >= below).await.map_err(|_| LogFault::NotLeader)?;
+            Ok(())
+        })
+    }
+}
+
+/// A cluster with some topics. By default all groups are in one partition.
+pub struct Surroundings {
+    pub image: Mutex<Arc<Image>>,
+    partition_count: i32,
+}
+
+impl Surroundings {
+    /// The same with Kafka's number of partitions.
+    pub fn with_all_partitions(topics: &[(&str, TopicId, usize)]) -> Arc<Surroundings> {
+        let image = Surroundings::with_topics(topics).image.lock().clone();
+        Arc::new(Surroundings { image: Mutex::new(image), partition_count: 50 })
+    }
+
+    pub fn with_topics(topics: &[(&str, TopicId, usize)]) -> Arc<Surroundings> {
+        let mut image = Image::empty("cluster");
+        for (name, id, count) in topics {
+            let name: Arc<str> = (*name).into();
+            let partitions = (0..*count).map(|_| partition()).collect();
+            image.topics.insert(*id, Arc::new(Topic { name: name.clone(), id: *id, partitions }));
+            image.topic_ids.insert(name, *id);
+        }
+        Arc::new(Surroundings { image: Mutex::new(Arc::new(image)), partition_count: 1 })
+    }
+}
+
+fn partition() -> PartitionState {
+    PartitionState {
+        replicas: vec![NodeId(1)],
+        directories: Vec::new(),
+        isr: vec![NodeId(1)],
+        removing: Vec::new(),
+        adding: Vec::new(),
+        leader: Some(NodeId(1)),
+        leader_epoch: LeaderEpoch(0),
+        partition_epoch: 0,
+        recovery: RecoveryState::Recovered,
+        eligible_leaders: Vec::new(),
+        last_known_eligible_leaders: Vec::new(),
+    }
+}
+
+impl GroupEnvironment for Surroundings {
+    fn offsets_partition(&self, _index: i32) -> Option<Arc<Partition>> {
+        None
+    }
+
+    fn offsets_partition_count(&self) -> i32 {
+        self.partition_count
+    }
+
+    fn image(&self) -> Arc<Image> {
+        self.image.lock().clone()
+    }
+}
