@@ -47,7 +47,6 @@ pub fn alter_partition(
             topic_name: topic.topic_name.clone(),
             topic_id: topic.topic_id,
             partitions,
-            ..Default::default()
         });
     }
     (records, response)

@@ -74,13 +74,11 @@ fn registration_record(request: &BrokerRegistrationRequest, epoch: i64) -> Metad
         host: listener.host.clone(),
         port: listener.port,
         security_protocol: listener.security_protocol,
-        ..Default::default()
     });
     let features = request.features.iter().map(|feature| register_broker_record::BrokerFeature {
         name: feature.name.clone(),
         min_supported_version: feature.min_supported_version,
         max_supported_version: feature.max_supported_version,
-        ..Default::default()
     });
     MetadataRecord::RegisterBroker(RegisterBrokerRecord {
         broker_id: request.broker_id,
@@ -110,14 +108,12 @@ pub fn join_cluster(image: &Image, registration: &Registration) -> (Vec<Metadata
         host: endpoint.host.clone(),
         port: endpoint.port,
         security_protocol: endpoint.security_protocol,
-        ..Default::default()
     });
     let features = super::features::SUPPORTED.iter().map(|(name, lowest, highest)| {
         register_broker_record::BrokerFeature {
             name: (*name).to_owned(),
             min_supported_version: *lowest,
             max_supported_version: *highest,
-            ..Default::default()
         }
     });
     let record = MetadataRecord::RegisterBroker(RegisterBrokerRecord {
@@ -207,7 +203,6 @@ pub fn unregister_broker(
     records.push(MetadataRecord::UnregisterBroker(UnregisterBrokerRecord {
         broker_id: id.0,
         broker_epoch: broker.epoch,
-        ..Default::default()
     }));
     (records, UnregisterBrokerResponse { error_message: None, ..Default::default() })
 }

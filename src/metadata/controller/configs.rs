@@ -44,7 +44,6 @@ pub fn incremental_alter_configs(
             error_message: message,
             resource_type: asked.resource_type,
             resource_name: asked.resource_name.clone(),
-            ..Default::default()
         });
     }
     (records, response)
@@ -80,7 +79,6 @@ pub fn alter_configs(
             error_message: message,
             resource_type: asked.resource_type,
             resource_name: asked.resource_name.clone(),
-            ..Default::default()
         });
     }
     (records, response)
@@ -236,7 +234,6 @@ fn differences(resource: &ConfigResource, before: &Configs, after: &Configs) -> 
             resource_name: resource.name(),
             name: name.clone(),
             value: value.cloned(),
-            ..Default::default()
         })
     };
     let gone = before.keys().filter(|name| !after.contains_key(*name)).map(|name| record(name, None));

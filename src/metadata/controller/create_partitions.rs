@@ -103,6 +103,5 @@ fn result(name: &str, refusal: Option<Refusal>) -> CreatePartitionsTopicResult {
         name: name.to_owned(),
         error_code: refusal.as_ref().map_or(0, |refusal| refusal.code.code()),
         error_message: refusal.map(|refusal| refusal.message),
-        ..Default::default()
     }
 }

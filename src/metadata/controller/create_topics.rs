@@ -99,18 +99,13 @@ fn plan_topic(
     };
     let id = Uuid::from_random(context.random.next_16());
     let factor = assignments.first().map_or(0, Vec::len) as i16;
-    let mut records = vec![MetadataRecord::Topic(TopicRecord {
-        name: topic.name.clone(),
-        topic_id: id,
-        ..Default::default()
-    })];
+    let mut records = vec![MetadataRecord::Topic(TopicRecord { name: topic.name.clone(), topic_id: id })];
     for (name, value) in &configs {
         records.push(MetadataRecord::Config(ConfigRecord {
             resource_type: ConfigResource::Topic(String::new()).type_code(),
             resource_name: topic.name.clone(),
             name: name.clone(),
             value: Some(value.clone()),
-            ..Default::default()
         }));
     }
     for (index, replicas) in assignments.iter().enumerate() {
@@ -137,7 +132,6 @@ fn echo(config: super::DescribedConfig) -> CreatableTopicConfigs {
         read_only: config.read_only,
         config_source: config.source,
         is_sensitive: config.sensitive,
-        ..Default::default()
     }
 }
 
@@ -378,7 +372,6 @@ impl InternalTopic {
         let config = |(name, value): (&str, String)| CreatableTopicConfig {
             name: name.to_owned(),
             value: Some(value),
-            ..Default::default()
         };
         CreatableTopic {
             name: self.name().to_owned(),

@@ -52,8 +52,7 @@ pub fn delete_topics(
         let (name, topic_id) = describe(image, topic, outcome.is_ok() || is_named_both_ways);
         let mut result = DeletableTopicResult { name, topic_id, ..Default::default() };
         match outcome {
-            Ok(id) => records
-                .push(MetadataRecord::RemoveTopic(RemoveTopicRecord { topic_id: id, ..Default::default() })),
+            Ok(id) => records.push(MetadataRecord::RemoveTopic(RemoveTopicRecord { topic_id: id })),
             Err(refusal) => {
                 result.error_code = refusal.code.code();
                 result.error_message = Some(refusal.message);

@@ -18,11 +18,7 @@ pub fn initial_features(image: &Image) -> Vec<MetadataRecord> {
     missing
         .map(|(name, _, highest)| {
             let name = (*name).to_owned();
-            MetadataRecord::FeatureLevel(FeatureLevelRecord {
-                name,
-                feature_level: *highest,
-                ..Default::default()
-            })
+            MetadataRecord::FeatureLevel(FeatureLevelRecord { name, feature_level: *highest })
         })
         .collect()
 }

@@ -28,7 +28,6 @@ pub fn allocate_producer_ids(
     let Some(next) = first.checked_add(PRODUCER_ID_BLOCK_LEN) else {
         return (Vec::new(), Err(ErrorCode::UnknownServerError));
     };
-    let record =
-        ProducerIdsRecord { broker_id: broker.0, broker_epoch, next_producer_id: next, ..Default::default() };
+    let record = ProducerIdsRecord { broker_id: broker.0, broker_epoch, next_producer_id: next };
     (vec![MetadataRecord::ProducerIds(record)], Ok(first..next))
 }

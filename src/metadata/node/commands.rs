@@ -62,7 +62,6 @@ impl MetadataNode {
                 topic_id,
                 error_code: error.code(),
                 error_message: Some(error.to_string()),
-                ..Default::default()
             };
             let named = request.topic_names.iter().map(|name| result(Some(name.clone()), Default::default()));
             let either = request.topics.iter().map(|topic| result(topic.name.clone(), topic.topic_id));
@@ -81,7 +80,6 @@ impl MetadataNode {
                 name: name.to_owned(),
                 error_code: error.code(),
                 error_message: Some(error.to_string()),
-                ..Default::default()
             };
             let results = request.topics.iter().map(|topic| result(&topic.name)).collect();
             CreatePartitionsResponse { results, ..Default::default() }
@@ -105,7 +103,6 @@ impl MetadataNode {
                     error_message: Some(error.to_string()),
                     resource_type: resource.resource_type,
                     resource_name: resource.resource_name.clone(),
-                    ..Default::default()
                 }
             });
             IncrementalAlterConfigsResponse { responses: responses.collect(), ..Default::default() }
@@ -125,7 +122,6 @@ impl MetadataNode {
                     error_message: Some(error.to_string()),
                     resource_type: resource.resource_type,
                     resource_name: resource.resource_name.clone(),
-                    ..Default::default()
                 });
             AlterConfigsResponse { responses: responses.collect(), ..Default::default() }
         })

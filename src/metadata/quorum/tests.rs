@@ -42,7 +42,7 @@ fn openrafts_own_suite_accepts_the_storage() {
 fn entries(count: u64) -> Vec<Entry> {
     let record = |index: u64| {
         let name = format!("feature-{index}");
-        FeatureLevelRecord { name, feature_level: index as i16, ..Default::default() }.into()
+        FeatureLevelRecord { name, feature_level: index as i16 }.into()
     };
     let batch =
         |index| Batch { based_on: index as i64 - 1, records: vec![record(index); 1 + index as usize % 3] };

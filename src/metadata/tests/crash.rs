@@ -32,7 +32,7 @@ fn settings(disk: &SimulatedDisk) -> Settings {
         network: Arc::new(NoPeers),
         defaults: TopicDefaults::default(),
         rules: Arc::new(KafkaRules::new(Arc::new(BrokerConfig::defaults()))),
-        quorum: QuorumSettings { snapshot_entries: 12, entries_kept: 3, ..QuorumSettings::default() },
+        quorum: QuorumSettings { snapshot_entries: 8, entries_kept: 3, ..QuorumSettings::default() },
     }
 }
 
@@ -145,11 +145,11 @@ fn nothing_that_was_answered_is_lost_wherever_the_disk_dies() {
     let disk = new_disk(1);
     let before = disk.counters().changes();
     let mut promised = Promised::nothing();
-    on_paused_runtime(live(&disk, 1, 12, &mut promised, "no crash")).unwrap();
+    on_paused_runtime(live(&disk, 1, 9, &mut promised, "no crash")).unwrap();
     let changes = disk.counters().changes() - before;
     assert_eq!(
         (promised.topics.len(), promised.deleted.len()),
-        (8, 4),
+        (6, 3),
         "the work must be done without a crash"
     );
     assert!(disk.counters().calls(OperationKind::Rename) > 3, "the work must make snapshots too");
@@ -159,7 +159,7 @@ fn nothing_that_was_answered_is_lost_wherever_the_disk_dies() {
             let disk = new_disk(point);
             disk.crash_after(point);
             let mut promised = Promised::nothing();
-            on_paused_runtime(live(&disk, 1, 12, &mut promised, &name));
+            on_paused_runtime(live(&disk, 1, 9, &mut promised, &name));
             assert!(disk.is_down(), "{name}: the work ended before the crash");
             let disk = disk.crash_leaving(unsynced);
             on_paused_runtime(live(&disk, 2, 1, &mut promised, &name))

@@ -43,11 +43,7 @@ fn registration(run: u8) -> Registration {
 }
 
 fn creation(names: &[&str]) -> CreateTopicsRequest {
-    let config = CreatableTopicConfig {
-        name: "retention.ms".to_owned(),
-        value: Some("1234".to_owned()),
-        ..Default::default()
-    };
+    let config = CreatableTopicConfig { name: "retention.ms".to_owned(), value: Some("1234".to_owned()) };
     let topic = |name: &&str| CreatableTopic {
         name: (*name).to_owned(),
         num_partitions: 3,
