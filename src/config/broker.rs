@@ -9,7 +9,7 @@ use crate::listeners::{AdvertisedListener, Listener};
 use crate::source::Source;
 use crate::table;
 use crate::topic::DynamicConfigs;
-use crate::value::parse_boolean;
+use crate::value::{parse_boolean, parse_double};
 
 /// Declares [`BrokerConfig`]: the fields that take more than a look at one key by hand, the others with their key.
 macro_rules! broker_config {
@@ -175,6 +175,31 @@ impl BrokerConfig {
         default_of(key, &self.defaults)
     }
 
+    /// What cannot be true together: a key and what is wrong with it.
+    pub(crate) fn contradictions(&self) -> Vec<(&'static str, String)> {
+        let mut found = Vec::new();
+        if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms {
+            let most = self.group_max_session_timeout_ms;
+            found.push((
+                "group.min.session.timeout.ms",
+                format!("it must not be greater than group.max.session.timeout.ms={most}"),
+            ));
+        }
+        if self.max_connections_per_ip == 0 && self.max_connections_per_ip_overrides.is_empty() {
+            let problem = "nobody could connect; allow some addresses with max.connections.per.ip.overrides";
+            found.push(("max.connections.per.ip", problem.to_owned()));
+        }
+        if i64::from(self.replica_fetch_wait_max_ms) > self.replica_lag_time_max_ms {
+            let most = self.replica_lag_time_max_ms;
+            found.push((
+                "replica.fetch.wait.max.ms",
+                format!("it must not be greater than replica.lag.time.max.ms={most}, or followers would lag while \
+                         they wait"),
+            ));
+        }
+        found
+    }
+
     /// The listeners that clients and other brokers use.
     pub fn client_listeners(&self) -> impl Iterator<Item = &Listener> {
         self.listeners.iter().filter(|listener| !listener.is_controller)
@@ -231,7 +256,7 @@ plain! {
     i16: |value| value.parse().ok();
     i32: |value| value.parse().ok();
     i64: |value| value.parse().ok();
-    f64: |value| value.parse().ok();
+    f64: parse_double;
 }
 
 #[cfg(test)]

@@ -145,7 +145,8 @@ fn shown(name: &str, value: &str) -> Option<String> {
 
 fn broker_entry(name: &str, value: Option<String>, synonyms: Vec<ConfigSynonym>) -> ConfigEntry {
     let key = key_of(name);
-    let read_only = key.is_none_or(|key| key.update == Update::ReadOnly);
+    // In Apache Kafka some more can be changed for one broker: listeners, TLS and SASL.
+    let read_only = key.is_none_or(|key| key.update != Update::ClusterWide);
     entry(name, key, value, synonyms, read_only)
 }
 

@@ -60,6 +60,8 @@ pub enum Allowed {
         /// A number outside that is allowed too.
         or: Option<f64>,
     },
+    /// Every number of the type but 0.
+    NotZero,
     /// One of these words (of a list: each item is one of them).
     OneOf {
         /// The words.

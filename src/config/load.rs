@@ -49,7 +49,7 @@ pub fn load(sources: &Sources) -> Result<(BrokerConfig, Vec<Warning>), Vec<Confi
     loading.tell_what_has_no_effect();
     let rack = loading.value("broker.rack");
     let metadata_log_dir = loading.value("metadata.log.dir").map(PathBuf::from);
-    let mut config = BrokerConfig::read(loading.settings, defaults);
+    let mut config = BrokerConfig::read(loading.settings.clone(), defaults);
     config.node_id = node_id;
     config.cluster_id = cluster_id;
     config.rack = rack;
@@ -60,7 +60,10 @@ pub fn load(sources: &Sources) -> Result<(BrokerConfig, Vec<Warning>), Vec<Confi
     config.log_dirs = log_dirs;
     config.metadata_log_dir = metadata_log_dir;
     config.max_connections_per_ip_overrides = per_ip;
-    Ok((config, loading.warnings))
+    for (key, problem) in config.contradictions() {
+        loading.error(key, problem);
+    }
+    if loading.errors.is_empty() { Ok((config, loading.warnings)) } else { Err(loading.errors) }
 }
 
 /// What was found so far.

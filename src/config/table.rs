@@ -179,6 +179,7 @@ fn allowed_of(name: &str, text: &'static str) -> Allowed {
     match text {
         // A required list or class is never null here: its text is there or it is not.
         "" | "non-null string" | "non-empty list" => return Allowed::Any,
+        "not 0" => return Allowed::NotZero,
         "non-empty string" => return Allowed::NonEmpty,
         "Kafka version" => return Allowed::KafkaVersion,
         "[partitionId]:[brokerId],[partitionId]:[brokerId],..." => return Allowed::ThrottledReplicas,

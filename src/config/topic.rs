@@ -7,7 +7,7 @@ use klamm_model::TimestampType;
 use crate::broker::BrokerConfig;
 use crate::key::Key;
 use crate::table;
-use crate::value::{list_items, parse_boolean, validate};
+use crate::value::{list_items, parse_boolean, parse_double, validate};
 
 /// What was set for brokers while the cluster ran (KIP-226).
 #[derive(Clone, Copy, Default, Debug)]
@@ -161,10 +161,7 @@ impl TopicConfig {
                 "LogAppendTime" => TimestampType::LogAppendTime,
                 _ => TimestampType::CreateTime,
             },
-            min_cleanable_dirty_ratio: checked(
-                "min.cleanable.dirty.ratio",
-                &text("min.cleanable.dirty.ratio"),
-            ),
+            min_cleanable_dirty_ratio: parse_double(&text("min.cleanable.dirty.ratio")).unwrap_or(0.5),
             min_compaction_lag_ms: long("min.compaction.lag.ms"),
             min_insync_replicas: int("min.insync.replicas"),
             preallocate: boolean("preallocate"),
@@ -303,7 +300,15 @@ mod tests {
 
     #[test]
     fn values_with_blanks_are_read() {
-        let config = effective(&[("cleanup.policy", " compact , delete "), ("retention.ms", " 5 ")], &[]);
+        let config = effective(
+            &[
+                ("cleanup.policy", " compact , delete "),
+                ("retention.ms", " 5 "),
+                ("min.cleanable.dirty.ratio", "0.25f"),
+            ],
+            &[],
+        );
+        assert_eq!(config.min_cleanable_dirty_ratio, 0.25);
         assert_eq!(config.cleanup_policy, CleanupPolicy { delete: true, compact: true });
         assert_eq!(config.retention_ms, Some(5));
         assert_eq!(effective(&[("internal.segment.bytes", "100")], &[]).segment_bytes, 100);

@@ -1,5 +1,4 @@
-//! Checks of settings that clients want to change: what CreateTopics, AlterConfigs and IncrementalAlterConfigs
-//! answer with INVALID_CONFIG (40) if it fails.
+//! Checks of settings that clients want to change with CreateTopics, AlterConfigs and IncrementalAlterConfigs.
 
 use std::collections::BTreeMap;
 
@@ -25,14 +24,14 @@ impl InvalidConfig {
     }
 }
 
-/// Checks all settings of a topic as they would stand after a change.
+/// Checks all settings of a topic as they would stand after a change. A failure is answered with INVALID_CONFIG
+/// (40). Settings that Kafka 4 dropped and old tools still make are taken; they change nothing.
 pub fn validate_topic_configs(
     settings: &BTreeMap<String, String>,
     broker: &BrokerConfig,
 ) -> Result<(), InvalidConfig> {
     for (name, value) in settings {
-        let key = table::topic_key(name)
-            .ok_or_else(|| InvalidConfig::new(name, unknown(Scope::Topic, name, "topic")))?;
+        let key = table::topic_key(name).ok_or_else(|| InvalidConfig::new(name, unknown(name)))?;
         check(key, value)?;
     }
     let number = |name: &str| -> Option<i64> {
@@ -55,30 +54,30 @@ pub fn validate_topic_configs(
     Ok(())
 }
 
-/// Checks settings of one broker (`for_one`), or of all brokers, as they would stand after a change.
+/// Checks the settings of one broker (`for_one`), or of all brokers, that a client wants to change. A failure is
+/// answered with INVALID_REQUEST (42), as Apache Kafka does. A key that nobody knows is kept, as in Kafka: what is
+/// throttled during a reassignment is set so, and plug-ins have keys of their own.
 pub fn validate_broker_configs(
-    settings: &BTreeMap<String, String>,
+    changed: &BTreeMap<String, String>,
     for_one: bool,
 ) -> Result<(), InvalidConfig> {
-    for (name, value) in settings {
-        let base = listener_key(name).unwrap_or(name);
-        let key = table::broker_key(base)
-            .ok_or_else(|| InvalidConfig::new(name, unknown(Scope::Broker, name, "broker")))?;
-        match key.update {
+    for (name, value) in changed {
+        let base = listener_key(name);
+        let Some(key) = table::broker_key(base.unwrap_or(name)) else { continue };
+        let refused = match key.update {
             Update::ReadOnly => {
-                return Err(InvalidConfig::new(
-                    name,
-                    format!("{name} is read when the broker starts and cannot be changed while it runs"),
-                ));
+                format!("{name} is read when the broker starts and cannot be changed while it runs")
             }
             Update::PerBroker if !for_one => {
-                return Err(InvalidConfig::new(
-                    name,
-                    format!("{name} differs from broker to broker: change it for one broker, not for all"),
-                ));
+                format!("{name} differs from broker to broker: change it for one broker, not for all")
             }
-            Update::PerBroker | Update::ClusterWide => check(key, value)?,
-        }
+            Update::PerBroker => format!("{name} cannot be changed while this version of Klamm runs"),
+            Update::ClusterWide => match check(key, value) {
+                Ok(()) => continue,
+                Err(error) => error.message,
+            },
+        };
+        return Err(InvalidConfig::new(name, refused));
     }
     Ok(())
 }
@@ -100,10 +99,10 @@ fn check(key: &Key, value: &str) -> Result<(), InvalidConfig> {
     })
 }
 
-fn unknown(scope: Scope, name: &str, whose: &str) -> String {
-    match table::nearest(scope, name) {
-        Some(nearest) => format!("a {whose} has no setting {name:?}; did you mean {nearest}?"),
-        None => format!("a {whose} has no setting {name:?}"),
+fn unknown(name: &str) -> String {
+    match table::nearest(Scope::Topic, name) {
+        Some(nearest) => format!("a topic has no setting {name:?}; did you mean {nearest}?"),
+        None => format!("a topic has no setting {name:?}"),
     }
 }
 
@@ -141,22 +140,26 @@ mod tests {
 
     #[test]
     fn settings_of_brokers() {
-        assert_eq!(broker_error(&[("log.retention.ms", "1000")], true), None);
-        assert_eq!(broker_error(&[("log.retention.ms", "1000")], false), None);
-        assert!(
-            broker_error(&[("num.partitions", "3")], true).unwrap().contains("read when the broker starts")
-        );
-        assert!(broker_error(&[("ssl.keystore.type", "PEM")], false).unwrap().contains("one broker"));
-        assert_eq!(broker_error(&[("ssl.keystore.type", "PEM")], true), None);
-        assert_eq!(broker_error(&[("listener.name.a.ssl.keystore.type", "PEM")], true), None);
-        assert_eq!(broker_error(&[("listener.name.a.scram-sha-256.sasl.jaas.config", "x")], true), None);
-        assert!(
-            broker_error(&[("max.connections", "many")], false).unwrap().contains("expected a whole number")
-        );
-        assert!(
-            broker_error(&[("max.conections", "1")], false)
-                .unwrap()
-                .contains("did you mean max.connections?")
-        );
+        for name in ["log.retention.ms", "max.connections", "log.cleaner.threads"] {
+            assert_eq!(broker_error(&[(name, "1000")], true), None, "{name}");
+            assert_eq!(broker_error(&[(name, "1000")], false), None, "{name}");
+        }
+        // What kafka-reassign-partitions --throttle sets, and what nobody knows.
+        assert_eq!(broker_error(&[("leader.replication.throttled.rate", "5"), ("my.own", "5")], true), None);
+        let read_only = broker_error(&[("num.partitions", "3")], true).unwrap();
+        assert!(read_only.contains("read when the broker starts"), "{read_only}");
+        let for_all = broker_error(&[("ssl.keystore.type", "PEM")], false).unwrap();
+        assert!(for_all.contains("one broker"), "{for_all}");
+        // A keystore that is taken and not used would make people believe in a protection that is not there.
+        for name in [
+            "listeners",
+            "ssl.keystore.type",
+            "listener.name.a.ssl.keystore.type",
+            "listener.name.a.scram-sha-256.sasl.jaas.config",
+        ] {
+            assert!(broker_error(&[(name, "x")], true).unwrap().contains("cannot be changed"), "{name}");
+        }
+        let wrong = broker_error(&[("max.connections", "many")], false).unwrap();
+        assert!(wrong.starts_with("max.connections=many: expected a whole number"), "{wrong}");
     }
 }

@@ -12,7 +12,7 @@ pub fn validate(key: &Key, value: &str) -> Result<(), String> {
         Kind::Short => value.parse::<i16>().is_ok_and(|number| number_fits(&key.allowed, number.into())),
         // An i64 near its limits is rounded here; no range of the table ends where that would matter.
         Kind::Long => value.parse::<i64>().is_ok_and(|number| number_fits(&key.allowed, number as f64)),
-        Kind::Double => value.parse::<f64>().is_ok_and(|number| number_fits(&key.allowed, number)),
+        Kind::Double => parse_double(value).is_some_and(|number| number_fits(&key.allowed, number)),
         Kind::String | Kind::Class | Kind::Password => text_fits(&key.allowed, value),
         Kind::List => list_fits(&key.allowed, value),
     };
@@ -35,9 +35,18 @@ pub(crate) fn parse_boolean(value: &str) -> Option<bool> {
     }
 }
 
+/// A number as Java reads it: a letter at its end may say that it is a float or a double.
+pub(crate) fn parse_double(value: &str) -> Option<f64> {
+    let digits = value
+        .strip_suffix(['f', 'F', 'd', 'D'])
+        .filter(|digits| digits.ends_with(|last: char| last.is_ascii_digit() || last == '.'));
+    digits.unwrap_or(value).parse().ok()
+}
+
 fn number_fits(allowed: &Allowed, number: f64) -> bool {
     match allowed {
         Allowed::Range { from, to, or } => (*from <= number && number <= *to) || *or == Some(number),
+        Allowed::NotZero => number != 0.0,
         _ => !number.is_nan(),
     }
 }
@@ -53,7 +62,7 @@ fn text_fits(allowed: &Allowed, value: &str) -> bool {
             matches!(value, "latest" | "earliest")
                 || value.strip_prefix("by_duration:").is_some_and(is_duration)
         }
-        Allowed::Any | Allowed::Range { .. } | Allowed::ThrottledReplicas => true,
+        Allowed::Any | Allowed::Range { .. } | Allowed::NotZero | Allowed::ThrottledReplicas => true,
     }
 }
 
@@ -67,12 +76,7 @@ fn list_fits(allowed: &Allowed, value: &str) -> bool {
                         .is_some_and(|(partition, broker)| is_digits(partition) && is_digits(broker))
                 })
         }
-        Allowed::OneOf { .. } => {
-            let mut once = items.clone();
-            once.sort_unstable();
-            once.dedup();
-            once.len() == items.len() && items.iter().all(|item| text_fits(allowed, item))
-        }
+        Allowed::OneOf { .. } => items.iter().all(|item| text_fits(allowed, item)),
         _ => true,
     }
 }
@@ -132,6 +136,7 @@ pub(crate) fn expectation(key: &Key) -> String {
                 (false, greatest) => format!("{noun} from {from} to {greatest}{or}"),
             }
         }
+        Allowed::NotZero => format!("{noun} that is not 0, as -1 for no limit"),
         _ if greatest.is_empty() => noun.to_owned(),
         _ => format!("{noun} from {least} to {greatest}"),
     }
@@ -150,7 +155,7 @@ fn text_expectation(allowed: &Allowed) -> String {
 fn list_expectation(allowed: &Allowed) -> String {
     match allowed {
         Allowed::OneOf { words, .. } => {
-            format!("a list, each item once, of {}", words.join(", "))
+            format!("a list of {}", words.join(", "))
         }
         Allowed::ThrottledReplicas => {
             "*, or pairs partition:broker with commas between them, as 0:1,1:2".to_owned()
@@ -176,8 +181,14 @@ mod tests {
             ),
             ("auto.create.topics.enable", &["true", "FALSE", " True "], &["yes", "1", ""]),
             ("offsets.topic.replication.factor", &["1", "32767"], &["0", "32768"]),
-            ("log.retention.ms", &["-1", "9223372036854775807"], &["9223372036854775808", "7d"]),
-            ("log.cleaner.min.cleanable.ratio", &["0", "0.5", "1", "1e-3"], &["1.1", "-0.1", "NaN", "half"]),
+            ("log.retention.ms", &["-1", "-2", "9223372036854775807"], &["0", "9223372036854775808", "7d"]),
+            (
+                "log.cleaner.min.cleanable.ratio",
+                &["0", "0.5", "1", "1e-3", "0.5f", "1.D"],
+                &["1.1", "-0.1", "NaN", "half", "f", "Inf"],
+            ),
+            ("log.roll.ms", &["1"], &["0"]),
+            ("socket.send.buffer.bytes", &["-1", "1"], &["0", "-2"]),
             ("compression.gzip.level", &["-1", "1", "9"], &["0", "10", "-2"]),
             ("compression.type", &["producer", "zstd"], &["none", "ZSTD", ""]),
             (
@@ -216,10 +227,14 @@ mod tests {
             ("num.partitions", "expected a whole number from 1 to 2147483647"),
             ("offset.metadata.max.bytes", "expected a whole number from -2147483648 to 2147483647"),
             ("compression.gzip.level", "expected a whole number from 1 to 9, or -1"),
-            ("log.retention.ms", "expected a whole number from -9223372036854775808 to 9223372036854775807"),
+            (
+                "log.retention.bytes",
+                "expected a whole number from -9223372036854775808 to 9223372036854775807",
+            ),
+            ("log.retention.ms", "expected a whole number that is not 0, as -1 for no limit"),
             ("log.cleaner.min.cleanable.ratio", "expected a number from 0 to 1"),
             ("auto.create.topics.enable", "expected true or false"),
-            ("log.cleanup.policy", "expected a list, each item once, of compact, delete"),
+            ("log.cleanup.policy", "expected a list of compact, delete"),
             ("compression.type", "expected one of uncompressed, zstd, lz4, snappy, gzip, producer"),
         ] {
             assert_eq!(validate(broker_key(name).unwrap(), "?"), Err(expected.to_owned()), "{name}");

@@ -97,9 +97,8 @@ fn what_can_be_changed_is_not_read_only() {
     let described = describe_broker(&DynamicConfigs::default(), &broker(&[]));
     let read_only = |name: &str| entry_of(&described, name).read_only;
     assert!(read_only("num.partitions") && read_only("node.id") && read_only("log.retention.hours"));
-    assert!(
-        !read_only("log.retention.ms") && !read_only("ssl.keystore.type") && !read_only("max.connections")
-    );
+    assert!(!read_only("log.retention.ms") && !read_only("max.connections"));
+    assert!(read_only("listeners") && read_only("ssl.keystore.type"));
 }
 
 /// What a new cluster of Kafka 4.4 sets by itself.

@@ -347,3 +347,17 @@ fn the_readme_lists_every_default_of_our_own() {
         assert!(readme.contains(&format!("`{key}`")), "{key}={value}");
     }
 }
+
+#[test]
+fn settings_that_cannot_be_true_together_are_told() {
+    assert_eq!(
+        mistakes(
+            "group.min.session.timeout.ms=2000\ngroup.max.session.timeout.ms=1000\nmax.connections.per.ip=0\n"
+        ),
+        "f:1: group.min.session.timeout.ms=2000: it must not be greater than group.max.session.timeout.ms=1000\n\
+         f:3: max.connections.per.ip=0: nobody could connect; allow some addresses with \
+         max.connections.per.ip.overrides"
+    );
+    file("max.connections.per.ip=0\nmax.connections.per.ip.overrides=10.0.0.1:5\n");
+    assert!(mistakes("replica.lag.time.max.ms=100\n").contains("replica.lag.time.max.ms=100"));
+}
