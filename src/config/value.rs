@@ -193,8 +193,8 @@ mod tests {
             ("compression.type", &["producer", "zstd"], &["none", "ZSTD", ""]),
             (
                 "log.cleanup.policy",
-                &["delete", "compact , delete", ""],
-                &["keep", "delete,delete", "delete,"],
+                &["delete", "compact , delete", "", "delete,delete"],
+                &["keep", "DELETE", "delete,"],
             ),
             ("group.consumer.migration.policy", &["Bidirectional", "DISABLED"], &["sideways"]),
             ("inter.broker.protocol.version", &["2.8", "0.10.2", "3.0-IV1"], &["new", "3", "3.0-IVx"]),
