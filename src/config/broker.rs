@@ -34,8 +34,6 @@ macro_rules! broker_config {
             pub controller_listener_names: Vec<String>,
             /// `log.dirs` or `log.dir`.
             pub log_dirs: Vec<PathBuf>,
-            /// `metadata.log.dir`; without it, the first of `log_dirs`.
-            pub metadata_log_dir: Option<PathBuf>,
             /// `max.connections.per.ip.overrides`: how many connections an address or host name may have.
             pub max_connections_per_ip_overrides: BTreeMap<String, i32>,
             $(
@@ -65,7 +63,6 @@ macro_rules! broker_config {
                     inter_broker_listener_name: String::new(),
                     controller_listener_names: Vec::new(),
                     log_dirs: Vec::new(),
-                    metadata_log_dir: None,
                     max_connections_per_ip_overrides: BTreeMap::new(),
                     $($field: <$kind as Plain>::read(&get, $key),)*
                     values,
@@ -204,11 +201,6 @@ impl BrokerConfig {
     pub fn client_listeners(&self) -> impl Iterator<Item = &Listener> {
         self.listeners.iter().filter(|listener| !listener.is_controller)
     }
-
-    /// Where the metadata of the cluster is kept.
-    pub fn metadata_dir(&self) -> &PathBuf {
-        self.metadata_log_dir.as_ref().unwrap_or(&self.log_dirs[0])
-    }
 }
 
 fn default_of(key: &str, defaults: &BTreeMap<&'static str, String>) -> Option<String> {
@@ -280,7 +272,6 @@ mod tests {
         "log.dir",
         "log.dirs",
         "max.connections.per.ip.overrides",
-        "metadata.log.dir",
         "node.id",
         "port",
         "process.roles",

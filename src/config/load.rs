@@ -48,7 +48,6 @@ pub fn load(sources: &Sources) -> Result<(BrokerConfig, Vec<Warning>), Vec<Confi
     }
     loading.tell_what_has_no_effect();
     let rack = loading.value("broker.rack");
-    let metadata_log_dir = loading.value("metadata.log.dir").map(PathBuf::from);
     let mut config = BrokerConfig::read(loading.settings.clone(), defaults);
     config.node_id = node_id;
     config.cluster_id = cluster_id;
@@ -58,7 +57,6 @@ pub fn load(sources: &Sources) -> Result<(BrokerConfig, Vec<Warning>), Vec<Confi
     config.inter_broker_listener_name = listeners.inter_broker;
     config.controller_listener_names = listeners.controllers;
     config.log_dirs = log_dirs;
-    config.metadata_log_dir = metadata_log_dir;
     config.max_connections_per_ip_overrides = per_ip;
     for (key, problem) in config.contradictions() {
         loading.error(key, problem);

@@ -59,7 +59,6 @@ fn nobody_has_to_set_anything() {
     assert_eq!(config.advertised_listeners, []);
     assert_eq!(config.inter_broker_listener_name, "PLAINTEXT");
     assert_eq!(config.log_dirs, [PathBuf::from("./klamm-data")]);
-    assert_eq!(config.metadata_dir(), &PathBuf::from("./klamm-data"));
     assert_eq!((config.num_partitions, config.default_replication_factor), (1, 1));
     assert_eq!((config.offsets_topic_replication_factor, config.offsets_topic_num_partitions), (1, 50));
     assert_eq!(
@@ -139,8 +138,8 @@ fn a_key_that_stands_twice_warns_and_the_later_counts() {
 #[test]
 fn what_has_no_effect_is_told_once_but_not_if_it_is_the_default() {
     assert_eq!(
-        warnings("queued.max.requests=7\nnum.network.threads=3\nsecurity.providers=\nnum.io.threads=16\n"),
-        "known to Kafka and without effect in this version of Klamm: num.io.threads, queued.max.requests"
+        warnings("background.threads=7\nnum.network.threads=3\nsecurity.providers=\nnum.io.threads=16\n"),
+        "known to Kafka and without effect in this version of Klamm: background.threads, num.io.threads"
     );
 }
 
@@ -287,8 +286,6 @@ fn what_is_not_built_is_refused_with_one_clear_message() {
 fn directories_come_from_log_dirs_or_log_dir() {
     assert_eq!(file("log.dir=/x\n").log_dirs, [PathBuf::from("/x")]);
     assert_eq!(file("log.dir=/x\nlog.dirs=/a, /b\n").log_dirs, [PathBuf::from("/a"), PathBuf::from("/b")]);
-    let config = file("log.dirs=/a\nmetadata.log.dir=/m\n");
-    assert_eq!(config.metadata_dir(), &PathBuf::from("/m"));
     assert!(mistakes("log.dirs=/a,/a\n").contains("stands twice"));
     assert!(mistakes("log.dirs=\n").contains("one or more directories"));
 }
