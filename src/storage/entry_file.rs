@@ -255,3 +255,123 @@ impl<E: Entry> EntryFile<E> {
         StorageError::io(&self.slot.path(), E::WRITE_CONTEXT, error)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use klamm_io::{Disk, OpenMode};
+    use klamm_testing::SimulatedDisk;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::index_entry::{OffsetEntry, TimeEntry};
+    use crate::open_files::OpenFiles;
+
+    fn slot(disk: &SimulatedDisk) -> FileSlot {
+        disk.create_dir_all(Path::new("/d")).unwrap();
+        OpenFiles::new(Arc::new(disk.clone()), 4).slot(&Path::new("/d").into(), 0, ".index")
+    }
+
+    fn entry(number: u32) -> OffsetEntry {
+        OffsetEntry { relative_offset: number * 3 + 1, position: number * 100 + 100 }
+    }
+
+    /// An index of `count` entries, of which the first ones are in the file.
+    fn filled(disk: &SimulatedDisk, count: u32, in_file: u32) -> EntryFile<OffsetEntry> {
+        let index = EntryFile::open(slot(disk));
+        index.reset().unwrap();
+        for number in 0..count {
+            if number == in_file {
+                index.finish().unwrap();
+            }
+            index.push(entry(number));
+        }
+        index
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
+
+        /// Wherever the border between file and memory is, and after a reopening, a search finds what a scan
+        /// finds; so too after a truncation.
+        #[test]
+        fn searches_are_those_of_a_scan(count in 0..1500u32, share in 0..=100u32, kept in 0..1500u32) {
+            let disk = SimulatedDisk::new(1);
+            let index = filled(&disk, count, count * share / 100);
+            let check = |index: &EntryFile<OffsetEntry>, count: u32| {
+                assert_eq!(index.len().unwrap(), u64::from(count));
+                assert_eq!(index.last().unwrap(), count.checked_sub(1).map(entry));
+                for offset in (0..count * 3 + 5).step_by(7) {
+                    let found = index.last_where(|entry| entry.relative_offset <= offset).unwrap();
+                    let scanned = (0..count).map(entry).take_while(|e| e.relative_offset <= offset).last();
+                    assert_eq!(found, scanned);
+                }
+                let all: Vec<OffsetEntry> = (0..count).map(entry).collect();
+                assert_eq!(index.from(0, usize::MAX).unwrap(), all);
+            };
+            check(&index, count);
+            let kept = kept.min(count);
+            index.truncate(|entry| entry.relative_offset < kept * 3 + 1).unwrap();
+            check(&index, kept);
+            index.push(entry(kept));
+            check(&index, kept + 1);
+            index.finish().unwrap();
+            check(&EntryFile::open(slot(&disk)), kept + 1);
+        }
+    }
+
+    #[test]
+    fn entries_go_to_the_file_in_blocks() {
+        let disk = SimulatedDisk::new(1);
+        let index = filled(&disk, 0, 0);
+        for number in 0..TAIL_ENTRIES as u32 {
+            index.write_block().unwrap();
+            index.push(entry(number));
+        }
+        assert!(!disk.exists(Path::new("/d/00000000000000000000.index")).unwrap());
+        index.write_block().unwrap();
+        let content = disk.read(Path::new("/d/00000000000000000000.index")).unwrap();
+        assert_eq!(content.len(), TAIL_ENTRIES * 8);
+        assert_eq!(content[..8], [0, 0, 0, 1, 0, 0, 0, 100]);
+    }
+
+    /// A block that cannot be written stays in memory, and nothing is lost or doubled when it can.
+    #[test]
+    fn a_failed_write_is_repeated() {
+        use klamm_testing::{Failure, Fault, OperationKind};
+        let disk = SimulatedDisk::new(1);
+        let index = filled(&disk, 700, 100);
+        let fault = disk.inject(Fault::new(Failure::NoSpace).of(OperationKind::Write));
+        assert!(index.write_block().is_err());
+        assert_eq!(index.len().unwrap(), 700);
+        disk.clear(fault);
+        index.finish().unwrap();
+        assert_eq!(disk.read(Path::new("/d/00000000000000000000.index")).unwrap().len(), 700 * 8);
+    }
+
+    /// Kafka allocates index files in advance; after a kill, and for its quorum's log always, zeros follow the
+    /// last entry.
+    #[test]
+    fn zeros_at_the_end_are_no_entries() {
+        for count in [0u32, 1, 2, 500] {
+            let disk = SimulatedDisk::new(1);
+            filled(&disk, count, count).finish().unwrap();
+            let file = disk.open(Path::new("/d/00000000000000000000.index"), OpenMode::ReadWrite).unwrap();
+            file.set_len(u64::from(count) * 8 + 10_000 + 3).unwrap();
+            let index: EntryFile<OffsetEntry> = EntryFile::open(slot(&disk));
+            assert_eq!(index.len().unwrap(), u64::from(count));
+            assert_eq!(index.last().unwrap(), count.checked_sub(1).map(entry));
+        }
+    }
+
+    /// What an entry of a time index looks like, and that time 0 is a time.
+    #[test]
+    fn a_time_entry_has_twelve_bytes() {
+        let mut bytes = Vec::new();
+        TimeEntry { timestamp: 0x0102_0304_0506_0708, relative_offset: 9 }.encode(&mut bytes);
+        assert_eq!(bytes, [1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 9]);
+        assert!(!TimeEntry { timestamp: 0, relative_offset: 1 }.is_padding());
+    }
+}

@@ -32,6 +32,8 @@ pub enum StorageErrorKind {
     Offline(String),
     /// The partition was deleted meanwhile.
     Deleted,
+    /// The store was closed meanwhile; what is there can still be read.
+    Closed,
     /// Another process uses the log directory.
     Locked,
     /// The log directory cannot be written.
@@ -115,6 +117,7 @@ impl fmt::Display for StorageErrorKind {
             StorageErrorKind::Io(_, error) => f.write_str(error),
             StorageErrorKind::Corrupt(reason) => f.write_str(reason),
             StorageErrorKind::Offline(reason) => write!(f, "the log is offline since an earlier failure: {reason}"),
+            StorageErrorKind::Closed => f.write_str("the log was closed"),
             StorageErrorKind::Deleted => f.write_str("the partition was deleted"),
             StorageErrorKind::Locked => f.write_str(
                 "another process uses this log directory; stop it first, or give this one a directory of its own",

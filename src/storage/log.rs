@@ -45,7 +45,12 @@ pub(crate) struct Environment {
     pub(crate) files: Arc<OpenFiles>,
     pub(crate) deletions: Deletions,
     pub(crate) producer_expiration_ms: i64,
+    /// Writes the recovery points of a log directory. A checkpoint above what a truncation has left would keep
+    /// recovery from looking at what is written there later.
+    pub(crate) recovery_point_went_back: OnceLock<Box<CheckpointWriter>>,
 }
+
+type CheckpointWriter = dyn Fn(Uuid) -> Result<(), StorageError> + Send + Sync;
 
 /// A partition's log. All methods take `&self` and may be called from any thread; those that touch the disk
 /// block.
@@ -70,6 +75,8 @@ pub struct Log {
     unsynced: Unsynced,
     failure: OnceLock<StorageError>,
     is_deleted: AtomicBool,
+    /// Whether the store was closed: nothing is written any more.
+    is_closed: AtomicBool,
 }
 
 /// The end of the log. Offset and position always belong together.
@@ -231,12 +238,20 @@ impl Log {
 
     /// Notes that a leader epoch begins at an offset.
     pub fn assign_epoch(&self, epoch: LeaderEpoch, start_offset: Offset) -> Result<(), StorageError> {
-        self.check_usable("assign an epoch in")?;
+        self.check_writable("assign an epoch in")?;
         let mut epochs = self.epochs.write();
         if !epochs.assign(epoch, start_offset) {
             return Ok(());
         }
         self.write_epochs(&epochs)
+    }
+
+    /// As [`Log::check_usable`], for calls that change something.
+    fn check_writable(&self, context: &'static str) -> Result<(), StorageError> {
+        if self.is_closed.load(Ordering::Acquire) {
+            return Err(StorageError::new(&self.dir, context, StorageErrorKind::Closed));
+        }
+        self.check_usable(context)
     }
 
     fn check_usable(&self, context: &'static str) -> Result<(), StorageError> {

@@ -7,8 +7,8 @@ mod meta_properties;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use klamm_io::{Clock, Disk, Random};
 use klamm_model::{NodeId, Offset, TopicId, TopicPartition, Uuid};
@@ -78,19 +78,34 @@ impl StoreSettings {
 
 /// All logs of the process. The log directories are locked as long as it lives.
 pub struct LogStore {
-    environment: Arc<Environment>,
-    directories: Vec<LogDirectory>,
+    shared: Arc<Shared>,
     cluster_id: String,
     recovery_threads: usize,
+    previous_broker_epoch: Mutex<Option<i64>>,
+    is_loaded: AtomicBool,
+    /// Held while partitions are loaded, made or deleted, and while checkpoints are written.
+    changing: Mutex<()>,
+}
+
+/// What checkpoints are made from; logs reach it when their recovery point goes back.
+struct Shared {
+    environment: Arc<Environment>,
+    directories: Vec<LogDirectory>,
     logs: RwLock<BTreeMap<TopicPartition, Arc<Log>>>,
     /// As of the last checkpoint.
     high_watermarks: Mutex<BTreeMap<TopicPartition, Offset>>,
-    previous_broker_epoch: Mutex<Option<i64>>,
-    is_loaded: AtomicBool,
-    /// Directories with a partition that could not be opened.
-    failed_directories: Mutex<BTreeSet<Uuid>>,
-    /// One partition at a time is made or deleted, and one checkpoint written.
-    changing: Mutex<()>,
+    /// Partitions that could not be opened. What the checkpoints say of them must outlive this process.
+    unopened: Mutex<BTreeMap<TopicPartition, Unopened>>,
+}
+
+/// A partition that could not be opened.
+#[derive(Clone)]
+struct Unopened {
+    directory: Uuid,
+    failure: StorageError,
+    recovery_point: Option<Offset>,
+    log_start_offset: Option<Offset>,
+    high_watermark: Option<Offset>,
 }
 
 impl LogStore {
@@ -119,17 +134,27 @@ impl LogStore {
             random: settings.random,
             deletions: Deletions::default(),
             producer_expiration_ms: settings.producer_expiration_ms,
+            recovery_point_went_back: OnceLock::new(),
         };
-        Ok(LogStore {
+        let shared = Arc::new(Shared {
             environment: Arc::new(environment),
             directories,
-            cluster_id,
-            recovery_threads: settings.recovery_threads,
             logs: RwLock::default(),
             high_watermarks: Mutex::default(),
+            unopened: Mutex::default(),
+        });
+        let weak = Arc::downgrade(&shared);
+        let write = move |directory| match weak.upgrade() {
+            Some(shared) => shared.write_recovery_points(directory),
+            None => Ok(()),
+        };
+        let _ = shared.environment.recovery_point_went_back.set(Box::new(write));
+        Ok(LogStore {
+            shared,
+            cluster_id,
+            recovery_threads: settings.recovery_threads,
             previous_broker_epoch: Mutex::default(),
             is_loaded: AtomicBool::new(false),
-            failed_directories: Mutex::default(),
             changing: Mutex::new(()),
         })
     }
@@ -141,12 +166,12 @@ impl LogStore {
 
     /// Where the metadata quorum keeps its files. The folder is made by whom it belongs to.
     pub fn metadata_dir(&self) -> PathBuf {
-        self.directories[0].path.join(METADATA_FOLDER)
+        self.shared.directories[0].path.join(METADATA_FOLDER)
     }
 
     /// The log directories with their ids, in the order of `log.dirs`.
     pub fn directory_ids(&self) -> Vec<(PathBuf, Uuid)> {
-        self.directories.iter().map(|directory| (directory.path.clone(), directory.id)).collect()
+        self.shared.directories.iter().map(|directory| (directory.path.clone(), directory.id)).collect()
     }
 
     /// The broker epoch with which the store was closed, if the last stop was clean (KIP-966).
@@ -156,12 +181,12 @@ impl LogStore {
 
     /// The log of a partition.
     pub fn get(&self, tp: &TopicPartition) -> Option<Arc<Log>> {
-        self.logs.read().get(tp).cloned()
+        self.shared.logs.read().get(tp).cloned()
     }
 
     /// All logs, by partition.
     pub fn logs(&self) -> Vec<Arc<Log>> {
-        self.logs.read().values().cloned().collect()
+        self.shared.logs.read().values().cloned().collect()
     }
 
     /// Opens a log that is to be there, or makes it in the directory with the fewest partitions. One that
@@ -173,18 +198,22 @@ impl LogStore {
         config: LogConfig,
     ) -> Result<Arc<Log>, StorageError> {
         let _changing = self.changing.lock();
+        assert!(self.is_loaded.load(Ordering::Acquire), "a store is loaded before partitions are made in it");
+        if let Some(unopened) = self.shared.unopened.lock().get(tp) {
+            return Err(unopened.failure.clone());
+        }
         if let Some(log) = self.get(tp) {
             log.set_topic_id(topic_id)?;
             log.update_config(config);
             return Ok(log);
         }
         let directory = self.emptiest_directory();
-        if self.directories.iter().any(|directory| directory.names(tp)) {
+        if self.shared.directories.iter().any(|directory| directory.checkpoints().name(tp)) {
             // Offsets of an earlier partition of this name would be taken for those of the new one.
-            self.write_checkpoints()?;
+            self.shared.write_checkpoints()?;
         }
         let dir = directory.path.join(tp.to_string());
-        let disk = &*self.environment.disk;
+        let disk = &*self.shared.environment.disk;
         disk.create_dir_all(&dir).map_err(|error| StorageError::io(&dir, "make", &error))?;
         let open = OpenLog {
             topic_partition: tp.clone(),
@@ -195,10 +224,10 @@ impl LogStore {
             recovery_point: None,
             was_clean: false,
         };
-        let log = Log::open(self.environment.clone(), open)?.log;
+        let log = Log::open(self.shared.environment.clone(), open)?.log;
         log.set_topic_id(topic_id)?;
         let log = Arc::new(log);
-        self.logs.write().insert(tp.clone(), log.clone());
+        self.shared.logs.write().insert(tp.clone(), log.clone());
         tracing::info!(partition = %tp, folder = %dir.display(), "made a log");
         Ok(log)
     }
@@ -207,37 +236,53 @@ impl LogStore {
     /// whether it was there.
     pub fn delete(&self, tp: &TopicPartition) -> Result<bool, StorageError> {
         let _changing = self.changing.lock();
-        let Some(log) = self.logs.write().remove(tp) else { return Ok(false) };
-        log.set_deleted();
-        self.high_watermarks.lock().remove(tp);
-        let from = log.dir();
-        let parent = from.parent().unwrap_or(Path::new("")).to_owned();
-        let to = parent.join(deleted_name(tp, random_id(&*self.environment.random)));
-        let disk = &*self.environment.disk;
-        disk.rename(&from, &to)
-            .and_then(|()| disk.sync_dir(&parent))
-            .map_err(|error| StorageError::io(&from, "rename for deletion", &error))?;
-        let now_ms = self.environment.clock.now_ms();
-        let due_ms = now_ms.saturating_add(log.config().file_delete_delay_ms);
-        self.environment.deletions.add_folder(to, due_ms);
-        tracing::info!(partition = %tp, folder = %from.display(), "deleted a log");
+        let log = self.shared.logs.write().remove(tp);
+        let unopened = self.shared.unopened.lock().remove(tp);
+        let (directory_id, delay_ms) = match (log, unopened) {
+            (Some(log), _) => {
+                log.set_deleted();
+                (log.directory_id(), log.config().file_delete_delay_ms)
+            }
+            (None, Some(unopened)) => (unopened.directory, 0),
+            (None, None) => return Ok(false),
+        };
+        self.shared.high_watermarks.lock().remove(tp);
+        for directory in self.shared.directories.iter().filter(|directory| directory.id == directory_id) {
+            self.rename_for_deletion(&directory.path, tp, delay_ms)?;
+        }
         Ok(true)
+    }
+
+    fn rename_for_deletion(
+        &self,
+        parent: &Path,
+        tp: &TopicPartition,
+        delay_ms: i64,
+    ) -> Result<(), StorageError> {
+        let Environment { disk, clock, random, deletions, .. } = &*self.shared.environment;
+        let (from, to) = (parent.join(tp.to_string()), parent.join(deleted_name(tp, random_id(&**random))));
+        disk.rename(&from, &to)
+            .and_then(|()| disk.sync_dir(parent))
+            .map_err(|error| StorageError::io(&from, "rename for deletion", &error))?;
+        deletions.add_folder(to, clock.now_ms().saturating_add(delay_ms));
+        tracing::info!(partition = %tp, folder = %from.display(), "deleted a log");
+        Ok(())
     }
 
     /// The high watermark as of the last checkpoint: of this process or, after a start, of the one before.
     pub fn high_watermark(&self, tp: &TopicPartition) -> Option<Offset> {
-        self.high_watermarks.lock().get(tp).copied()
+        self.shared.high_watermarks.lock().get(tp).copied()
     }
 
     fn emptiest_directory(&self) -> &LogDirectory {
-        let logs = self.logs.read();
+        let logs = self.shared.logs.read();
         let count =
             |directory: &LogDirectory| logs.values().filter(|log| log.directory_id() == directory.id).count();
-        self.directories.iter().min_by_key(|directory| count(directory)).expect("a store has a log directory")
-    }
-
-    fn directory_of(&self, path: &Path) -> Option<Uuid> {
-        self.directories.iter().find(|directory| path.starts_with(&directory.path)).map(|d| d.id)
+        self.shared
+            .directories
+            .iter()
+            .min_by_key(|directory| count(directory))
+            .expect("a store has a log directory")
     }
 
     /// Closes all logs in order, so that the next start needs no recovery, and writes the checkpoints. A
@@ -246,7 +291,13 @@ impl LogStore {
     /// `broker_epoch` is remembered for the next registration. The locks go with the store.
     pub fn close(&self, broker_epoch: Option<i64>) -> Result<(), StorageError> {
         let _changing = self.changing.lock();
-        let mut unclean = self.failed_directories.lock().clone();
+        // What was never loaded was never recovered, and its checkpoints are those of the process before.
+        if !self.is_loaded.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let unopened = self.shared.unopened.lock();
+        let mut unclean: BTreeSet<Uuid> = unopened.values().map(|unopened| unopened.directory).collect();
+        drop(unopened);
         let mut failure = Ok(());
         for log in self.logs() {
             if let Err(error) = log.close() {
@@ -255,12 +306,9 @@ impl LogStore {
                 failure = Err(error);
             }
         }
-        self.write_checkpoints()?;
-        // What was never loaded was never recovered.
-        if self.is_loaded.load(Ordering::Acquire) {
-            for directory in self.directories.iter().filter(|directory| !unclean.contains(&directory.id)) {
-                directory.mark_clean(&*self.environment.disk, broker_epoch.unwrap_or(-1))?;
-            }
+        self.shared.write_checkpoints()?;
+        for directory in self.shared.directories.iter().filter(|directory| !unclean.contains(&directory.id)) {
+            directory.mark_clean(&*self.shared.environment.disk, broker_epoch.unwrap_or(-1))?;
         }
         failure
     }

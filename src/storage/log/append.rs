@@ -75,7 +75,7 @@ impl Log {
         let config = self.config.load_full();
         {
             let mut writer = self.writer.lock();
-            self.check_usable("append to")?;
+            self.check_writable("append to")?;
             self.check_order(incoming)?;
             let mut rest = incoming;
             while !rest.is_empty() {
@@ -202,7 +202,7 @@ impl Log {
     /// Ends the active segment and begins the next one; does nothing if the active one is empty.
     pub fn roll(&self) -> Result<(), StorageError> {
         let mut writer = self.writer.lock();
-        self.check_usable("roll")?;
+        self.check_writable("roll")?;
         let config = self.config.load_full();
         self.roll_at(&mut writer, self.log_end_offset(), &config)
     }

@@ -113,6 +113,7 @@ impl Log {
             },
             failure: OnceLock::new(),
             is_deleted: AtomicBool::new(false),
+            is_closed: AtomicBool::new(false),
         })
     }
 

@@ -15,7 +15,7 @@ impl Log {
     /// knows that. Files go with the next retention. Returns the start.
     pub fn delete_records_before(&self, offset: Offset) -> Result<Offset, ReadError> {
         let _writer = self.writer.lock();
-        self.check_usable("delete records from")?;
+        self.check_writable("delete records from")?;
         let (start, end) = (self.log_start_offset(), self.log_end_offset());
         if offset > end || offset < 0 {
             return Err(ReadError::OutOfRange { start, end });
@@ -50,8 +50,8 @@ impl Log {
         now_ms: TimestampMs,
         high_watermark: Offset,
     ) -> Result<usize, StorageError> {
-        self.check_usable("apply retention to")?;
         let mut writer = self.writer.lock();
+        self.check_writable("apply retention to")?;
         let config = self.config.load_full();
         let start = self.log_start_offset();
         let mut removed =

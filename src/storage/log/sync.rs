@@ -113,6 +113,8 @@ impl Log {
         {
             let mut writer = self.writer.lock();
             self.check_usable("close")?;
+            // An append behind the mark of a clean stop would never be found again.
+            self.is_closed.store(true, Ordering::Release);
             let active = self.active();
             active.finish()?;
             active.sync_indexes()?;

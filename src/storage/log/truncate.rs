@@ -17,7 +17,7 @@ impl Log {
     pub fn truncate_to(&self, offset: Offset) -> Result<bool, StorageError> {
         let _syncing = self.syncing.lock();
         let mut writer = self.writer.lock();
-        self.check_usable("truncate")?;
+        self.check_writable("truncate")?;
         if offset >= self.log_end_offset() {
             return Ok(false);
         }
@@ -35,7 +35,7 @@ impl Log {
     pub fn truncate_fully_and_start_at(&self, offset: Offset) -> Result<(), StorageError> {
         let _syncing = self.syncing.lock();
         let mut writer = self.writer.lock();
-        self.check_usable("truncate")?;
+        self.check_writable("truncate")?;
         tracing::info!(partition = %self.topic_partition, offset, "removing all records and starting anew");
         self.restart_at(&mut writer, offset).map_err(|error| self.set_offline(error))
     }
@@ -48,7 +48,7 @@ impl Log {
         let position = cut.map_or(active.size(), |found| found.position);
         // A batch goes as a whole, so the log may end before the offset that was asked for.
         let end_offset = cut.map_or(Ok(offset), |found| active.first_offset_of(&found))?.min(offset);
-        self.recovery_point.fetch_min(end_offset, Ordering::AcqRel);
+        let went_back = self.recovery_point.fetch_min(end_offset, Ordering::AcqRel) > end_offset;
         // Readers see the new end first, and what they remember is void from then on. Then the files go, the
         // last one first: a crash leaves a log that ends between the new end and the old one, without a hole.
         self.end.store(Arc::new(LogEnd { offset: end_offset, segment: active.base_offset(), position }));
@@ -58,10 +58,14 @@ impl Log {
             self.remove_now(segment)?;
         }
         active.truncate(offset)?;
+        // What was cut must not come back from under what is written in its place: half of each would be a log
+        // that no leader ever had.
+        active.sync_log()?;
         self.sync_dir(&self.dir)?;
         self.log_start_offset.fetch_min(end_offset, Ordering::AcqRel);
         self.truncate_epochs(end_offset)?;
-        self.reload_producers(writer, end_offset)
+        self.reload_producers(writer, end_offset)?;
+        if went_back { self.write_recovery_points() } else { Ok(()) }
     }
 
     fn truncate_epochs(&self, end_offset: Offset) -> Result<(), StorageError> {
@@ -70,7 +74,7 @@ impl Log {
     }
 
     pub(super) fn restart_at(&self, writer: &mut Writer, offset: Offset) -> Result<(), StorageError> {
-        self.recovery_point.fetch_min(offset, Ordering::AcqRel);
+        let went_back = self.recovery_point.fetch_min(offset, Ordering::AcqRel) > offset;
         let segments = self.segments.load_full();
         for segment in segments.iter().rev() {
             self.remove_now(segment)?;
@@ -89,7 +93,12 @@ impl Log {
         *self.producers.lock() = Producers::starting_at(offset);
         let mut epochs = self.epochs.write();
         epochs.clear();
-        self.write_epochs(&epochs)
+        self.write_epochs(&epochs)?;
+        if went_back { self.write_recovery_points() } else { Ok(()) }
+    }
+
+    fn write_recovery_points(&self) -> Result<(), StorageError> {
+        self.environment.recovery_point_went_back.get().map_or(Ok(()), |write| write(self.directory_id))
     }
 
     fn remove_now(&self, segment: &LogSegment) -> Result<(), StorageError> {

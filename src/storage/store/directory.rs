@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use klamm_io::{Disk, File};
-use klamm_model::{Offset, TopicPartition, Uuid};
-use parking_lot::Mutex;
+use klamm_model::{TopicPartition, Uuid};
+use parking_lot::{Mutex, MutexGuard};
 
 use super::StoreSettings;
 use super::meta_properties::{self, MetaProperties};
@@ -26,7 +26,13 @@ pub(super) struct LogDirectory {
     /// the old file and one a new one.
     _lock: Arc<dyn File>,
     /// Which partitions the checkpoint files name.
-    checkpointed: Mutex<BTreeSet<TopicPartition>>,
+    named: Mutex<BTreeSet<TopicPartition>>,
+}
+
+/// The right to write the checkpoint files of a directory.
+pub(super) struct Checkpoints<'a> {
+    path: &'a Path,
+    named: MutexGuard<'a, BTreeSet<TopicPartition>>,
 }
 
 /// What a stop has left for the next start.
@@ -116,7 +122,7 @@ impl Locked {
                 id
             }
         };
-        Ok(LogDirectory { path, id, _lock: lock, checkpointed: Mutex::default() })
+        Ok(LogDirectory { path, id, _lock: lock, named: Mutex::default() })
     }
 }
 
@@ -169,7 +175,7 @@ impl LogDirectory {
         };
         let all = [&remembered.recovery_points, &remembered.log_start_offsets, &remembered.high_watermarks];
         let named = all.into_iter().flatten().map(|(tp, _)| tp.clone());
-        *self.checkpointed.lock() = named.collect();
+        *self.named.lock() = named.collect();
         Ok(remembered)
     }
 
@@ -196,39 +202,10 @@ impl LogDirectory {
         Ok(entries.iter().filter(|entry| entry.is_dir).filter_map(|entry| folder(&entry.name)).collect())
     }
 
-    /// Whether a checkpoint file still says something about a partition.
-    pub(super) fn names(&self, tp: &TopicPartition) -> bool {
-        self.checkpointed.lock().contains(tp)
-    }
-
-    /// Replaces the three checkpoint files.
-    pub(super) fn write_checkpoints(
-        &self,
-        disk: &dyn Disk,
-        recovery_points: &Offsets,
-        log_start_offsets: &Offsets,
-        high_watermarks: &Offsets,
-    ) -> Result<(), StorageError> {
-        let mut checkpointed = self.checkpointed.lock();
-        let all = [recovery_points, log_start_offsets, high_watermarks];
-        checkpointed.extend(all.into_iter().flatten().map(|(tp, _)| tp.clone()));
-        let write = |name, offsets| checkpoint::write_offsets(disk, &self.path.join(name), offsets);
-        write(checkpoint::RECOVERY_POINTS, recovery_points)?;
-        write(checkpoint::LOG_START_OFFSETS, log_start_offsets)?;
-        write(checkpoint::HIGH_WATERMARKS, high_watermarks)?;
-        *checkpointed = all.into_iter().flatten().map(|(tp, _)| tp.clone()).collect();
-        Ok(())
-    }
-
-    /// Replaces only the file with the log start offsets.
-    pub(super) fn write_log_start_offsets(
-        &self,
-        disk: &dyn Disk,
-        offsets: &Vec<(TopicPartition, Offset)>,
-    ) -> Result<(), StorageError> {
-        let mut checkpointed = self.checkpointed.lock();
-        checkpointed.extend(offsets.iter().map(|(tp, _)| tp.clone()));
-        checkpoint::write_offsets(disk, &self.path.join(checkpoint::LOG_START_OFFSETS), offsets)
+    /// The checkpoint files, for one writer at a time. What is written must be gathered while it is held, or an
+    /// older state could replace a newer one.
+    pub(super) fn checkpoints(&self) -> Checkpoints<'_> {
+        Checkpoints { path: &self.path, named: self.named.lock() }
     }
 
     /// Says that everything is on the disk.
@@ -237,6 +214,36 @@ impl LogDirectory {
         let content = format!("{{\"version\":0,\"brokerEpoch\":{broker_epoch}}}");
         disk.replace(&marker, content.as_bytes())
             .map_err(|error| StorageError::io(&marker, "leave the mark of a clean stop", &error))
+    }
+}
+
+impl Checkpoints<'_> {
+    /// Whether a file still says something about a partition.
+    pub(super) fn name(&self, tp: &TopicPartition) -> bool {
+        self.named.contains(tp)
+    }
+
+    /// Replaces one file.
+    pub(super) fn write(
+        &mut self,
+        disk: &dyn Disk,
+        name: &str,
+        offsets: &Offsets,
+    ) -> Result<(), StorageError> {
+        self.named.extend(offsets.iter().map(|(tp, _)| tp.clone()));
+        checkpoint::write_offsets(disk, &self.path.join(name), offsets)
+    }
+
+    /// Replaces all three files.
+    pub(super) fn write_all(
+        &mut self,
+        disk: &dyn Disk,
+        files: [(&str, &Offsets); 3],
+    ) -> Result<(), StorageError> {
+        files.iter().try_for_each(|(name, offsets)| self.write(disk, name, offsets))?;
+        let named = files.iter().flat_map(|(_, offsets)| offsets.iter()).map(|(tp, _)| tp.clone());
+        *self.named = named.collect();
+        Ok(())
     }
 }
 

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use klamm_model::TopicPartition;
 use parking_lot::Mutex;
 
-use super::LogStore;
 use super::directory::{Folder, LogDirectory, Remembered};
+use super::{LogStore, Unopened};
 use crate::checkpoint::offset_of;
 use crate::config::LogConfig;
 use crate::error::StorageError;
@@ -45,21 +45,25 @@ impl LogStore {
         &self,
         config_of: &(dyn Fn(&TopicPartition) -> LogConfig + Sync),
     ) -> Result<LoadReport, StorageError> {
-        let disk = &*self.environment.disk;
+        let _changing = self.changing.lock();
+        let disk = &*self.shared.environment.disk;
         let mut remembered = Vec::new();
-        for directory in &self.directories {
+        for directory in &self.shared.directories {
             remembered.push(directory.remembered(disk)?);
         }
         let mut report = LoadReport::default();
         let mut tasks = Vec::new();
-        for (directory, remembered) in self.directories.iter().zip(&remembered) {
+        for (directory, remembered) in self.shared.directories.iter().zip(&remembered) {
             for folder in directory.folders(disk)? {
                 match folder {
                     Folder::Partition(topic_partition, path) => {
                         tasks.push(Task { topic_partition, path, directory, remembered });
                     }
                     Folder::Deleted(path) => {
-                        self.environment.deletions.add_folder(path, self.environment.clock.now_ms());
+                        self.shared
+                            .environment
+                            .deletions
+                            .add_folder(path, self.shared.environment.clock.now_ms());
                     }
                     Folder::Ignored(path) => report.ignored.push(path),
                 }
@@ -76,13 +80,11 @@ impl LogStore {
         tasks.sort_by_key(|task| !task.remembered.was_clean);
         let report = self.run(&tasks, config_of, report);
         self.is_loaded.store(true, Ordering::Release);
-        *self.failed_directories.lock() =
-            report.failed.iter().filter_map(|(_, error)| self.directory_of(&error.path)).collect();
         Ok(report)
     }
 
     fn remember(&self, remembered: &[Remembered]) {
-        let mut high_watermarks = self.high_watermarks.lock();
+        let mut high_watermarks = self.shared.high_watermarks.lock();
         high_watermarks.extend(remembered.iter().flat_map(|r| r.high_watermarks.iter().cloned()));
         // With several directories the epoch counts only if all of them were closed with it.
         let epochs: Vec<Option<i64>> = remembered.iter().map(|r| r.broker_epoch).collect();
@@ -122,7 +124,7 @@ impl LogStore {
     fn open_one(&self, task: &Task<'_>, config: LogConfig, total: usize, report: &Mutex<LoadReport>) {
         let Task { topic_partition, path, directory, remembered } = task;
         let opened = Log::open(
-            self.environment.clone(),
+            self.shared.environment.clone(),
             OpenLog {
                 topic_partition: topic_partition.clone(),
                 directory_id: directory.id,
@@ -134,7 +136,7 @@ impl LogStore {
             },
         );
         let opened = opened.and_then(|opened| {
-            let mut logs = self.logs.write();
+            let mut logs = self.shared.logs.write();
             if let Some(other) = logs.get(topic_partition) {
                 let reason = format!("the partition also stands in {}", other.dir().display());
                 return Err(StorageError::corrupt(path, "open", reason));
@@ -157,8 +159,21 @@ impl LogStore {
             }
             Err(error) => {
                 tracing::error!(partition = %topic_partition, %error, "the log cannot be opened");
+                self.keep_unopened(task, &error);
                 report.failed.push((topic_partition.clone(), error));
             }
         }
+    }
+
+    fn keep_unopened(&self, task: &Task<'_>, failure: &StorageError) {
+        let Task { topic_partition, directory, remembered, .. } = task;
+        let unopened = Unopened {
+            directory: directory.id,
+            failure: failure.clone(),
+            recovery_point: offset_of(&remembered.recovery_points, topic_partition),
+            log_start_offset: offset_of(&remembered.log_start_offsets, topic_partition),
+            high_watermark: offset_of(&remembered.high_watermarks, topic_partition),
+        };
+        self.shared.unopened.lock().insert(topic_partition.clone(), unopened);
     }
 }

@@ -1,9 +1,11 @@
 //! What is done from time to time: checkpoints, retention, delayed deletion, syncs that are due.
 
+use std::sync::atomic::Ordering;
+
 use klamm_model::{Offset, TimestampMs, TopicPartition, Uuid};
 
-use super::LogStore;
-use crate::checkpoint::Offsets;
+use super::{LogStore, Shared, Unopened};
+use crate::checkpoint::{self, Offsets};
 use crate::error::StorageError;
 use crate::log::Log;
 
@@ -12,46 +14,26 @@ impl LogStore {
     /// offsets, high watermarks.
     pub fn checkpoint(&self, high_watermarks: &[(TopicPartition, Offset)]) -> Result<(), StorageError> {
         let _changing = self.changing.lock();
-        self.high_watermarks.lock().extend(high_watermarks.iter().cloned());
-        self.write_checkpoints()
+        if !self.is_loaded.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.shared.high_watermarks.lock().extend(high_watermarks.iter().cloned());
+        self.shared.write_checkpoints()
     }
 
     /// Writes the log start offsets, so that they outlive a kill: for the end of a DeleteRecords.
     pub fn checkpoint_log_start_offsets(&self) -> Result<(), StorageError> {
         let _changing = self.changing.lock();
-        for directory in &self.directories {
-            let offsets = self.log_start_offsets_in(directory.id);
-            directory.write_log_start_offsets(&*self.environment.disk, &offsets)?;
+        if !self.is_loaded.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let shared = &self.shared;
+        for directory in &shared.directories {
+            let mut checkpoints = directory.checkpoints();
+            let offsets = shared.log_start_offsets_in(directory.id);
+            checkpoints.write(&*shared.environment.disk, checkpoint::LOG_START_OFFSETS, &offsets)?;
         }
         Ok(())
-    }
-
-    pub(super) fn write_checkpoints(&self) -> Result<(), StorageError> {
-        for directory in &self.directories {
-            let recovery_points = self.offsets_in(directory.id, |log| Some(log.recovery_point()));
-            let log_start_offsets = self.log_start_offsets_in(directory.id);
-            let high_watermarks = {
-                let known = self.high_watermarks.lock();
-                self.offsets_in(directory.id, |log| known.get(log.topic_partition()).copied())
-            };
-            directory.write_checkpoints(
-                &*self.environment.disk,
-                &recovery_points,
-                &log_start_offsets,
-                &high_watermarks,
-            )?;
-        }
-        Ok(())
-    }
-
-    fn log_start_offsets_in(&self, directory: Uuid) -> Offsets {
-        self.offsets_in(directory, |log| log.has_start_within_segment().then(|| log.log_start_offset()))
-    }
-
-    fn offsets_in(&self, directory: Uuid, offset: impl Fn(&Log) -> Option<Offset>) -> Offsets {
-        let logs = self.logs.read();
-        let logs = logs.iter().filter(|(_, log)| log.directory_id() == directory);
-        logs.filter_map(|(tp, log)| Some((tp.clone(), offset(log)?))).collect()
     }
 
     /// Syncs the segments that appends have left behind, and logs whose `flush.ms` is over. Cheap when there is
@@ -88,10 +70,68 @@ impl LogStore {
             let Some(high_watermark) = high_watermark(log.topic_partition()) else { continue };
             removed += report(&log, "retention", log.apply_retention(now_ms, high_watermark)).unwrap_or(0);
         }
-        if let Err(error) = self.environment.deletions.run(&*self.environment.disk, now_ms) {
+        if let Err(error) = self.shared.environment.deletions.run(&*self.shared.environment.disk, now_ms) {
             tracing::warn!(%error, "deleted files cannot be removed; trying again later");
         }
         removed
+    }
+}
+
+impl Shared {
+    pub(super) fn write_checkpoints(&self) -> Result<(), StorageError> {
+        for directory in &self.directories {
+            let mut checkpoints = directory.checkpoints();
+            let recovery_points = self.recovery_points_in(directory.id);
+            let log_start_offsets = self.log_start_offsets_in(directory.id);
+            let high_watermarks = self.high_watermarks_in(directory.id);
+            let files = [
+                (checkpoint::RECOVERY_POINTS, &recovery_points),
+                (checkpoint::LOG_START_OFFSETS, &log_start_offsets),
+                (checkpoint::HIGH_WATERMARKS, &high_watermarks),
+            ];
+            checkpoints.write_all(&*self.environment.disk, files)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the recovery points of one directory.
+    pub(super) fn write_recovery_points(&self, directory_id: Uuid) -> Result<(), StorageError> {
+        for directory in self.directories.iter().filter(|directory| directory.id == directory_id) {
+            let mut checkpoints = directory.checkpoints();
+            let offsets = self.recovery_points_in(directory_id);
+            checkpoints.write(&*self.environment.disk, checkpoint::RECOVERY_POINTS, &offsets)?;
+        }
+        Ok(())
+    }
+
+    fn recovery_points_in(&self, directory: Uuid) -> Offsets {
+        self.offsets_in(directory, |log| Some(log.recovery_point()), |unopened| unopened.recovery_point)
+    }
+
+    fn log_start_offsets_in(&self, directory: Uuid) -> Offsets {
+        let of_log = |log: &Log| log.has_start_within_segment().then(|| log.log_start_offset());
+        self.offsets_in(directory, of_log, |unopened| unopened.log_start_offset)
+    }
+
+    fn high_watermarks_in(&self, directory: Uuid) -> Offsets {
+        let known = self.high_watermarks.lock().clone();
+        let of_log = |log: &Log| known.get(log.topic_partition()).copied();
+        self.offsets_in(directory, of_log, |unopened| unopened.high_watermark)
+    }
+
+    fn offsets_in(
+        &self,
+        directory: Uuid,
+        of_log: impl Fn(&Log) -> Option<Offset>,
+        of_unopened: impl Fn(&Unopened) -> Option<Offset>,
+    ) -> Offsets {
+        let logs = self.logs.read();
+        let logs = logs.iter().filter(|(_, log)| log.directory_id() == directory);
+        let mut offsets: Offsets = logs.filter_map(|(tp, log)| Some((tp.clone(), of_log(log)?))).collect();
+        let unopened = self.unopened.lock();
+        let unopened = unopened.iter().filter(|(_, unopened)| unopened.directory == directory);
+        offsets.extend(unopened.filter_map(|(tp, unopened)| Some((tp.clone(), of_unopened(unopened)?))));
+        offsets
     }
 }
 

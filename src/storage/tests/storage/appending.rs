@@ -287,7 +287,7 @@ proptest! {
             let timestamps: Vec<i64> = times.iter().map(|time| NOW + time).collect();
             let draft = Draft { timestamps, value_bytes, ..Draft::at(offset) };
             let batch = draft.batch();
-            log.append_replicated(&[batch.clone()]).unwrap();
+            log.append_replicated(std::slice::from_ref(&batch)).unwrap();
             for (index, timestamp) in draft.timestamps.iter().enumerate() {
                 scan.push((offset + index as i64, *timestamp, batch.header.last_offset()));
             }

@@ -169,3 +169,34 @@ fn a_real_disk_does_as_the_simulated_one() {
         store.close(None).unwrap();
     }
 }
+
+/// Tasks of the server may still hold a log when the store is closed. What they append then would stand behind
+/// the mark of a clean stop, and be lost.
+#[test]
+fn a_closed_log_takes_nothing_more() {
+    let disk = SimulatedDisk::new(1);
+    let (store, log) = with_partition(&disk, &small());
+    append(&log).unwrap();
+    store.close(None).unwrap();
+    assert_eq!(append(&log).unwrap_err().kind, StorageErrorKind::Closed);
+    assert_eq!(log.truncate_to(0).unwrap_err().kind, StorageErrorKind::Closed);
+    assert_eq!(log.roll().unwrap_err().kind, StorageErrorKind::Closed);
+    assert_eq!(read_all(&log).len(), 3);
+}
+
+/// A store that is closed before it was loaded knows nothing, and must not write that down.
+#[test]
+fn a_store_that_never_loaded_leaves_everything_as_it_is() {
+    let disk = SimulatedDisk::new(1);
+    let (store, log) = with_partition(&disk, &small());
+    append_many(&log, 20);
+    log.delete_records_before(30).unwrap();
+    store.close(None).unwrap();
+    drop((store, log));
+    let store = LogStore::open(settings(&disk)).unwrap();
+    store.checkpoint(&[(partition(), 0)]).unwrap();
+    store.close(None).unwrap();
+    drop(store);
+    let store = open(&disk, &small());
+    assert_eq!((store.report.recovered_logs, store.log().log_start_offset()), (0, 30));
+}

@@ -94,7 +94,9 @@ fn one_log_that_cannot_be_opened_does_not_keep_the_others_from_it() {
     let (store, log) = with_partition(&disk, &small());
     let other = klamm_model::TopicPartition::new("other", 0);
     append(&store.create(&other, TOPIC_ID, small()).unwrap()).unwrap();
-    append(&log).unwrap();
+    append_many(&log, 4);
+    log.delete_records_before(7).unwrap();
+    store.checkpoint(&[(partition(), 9)]).unwrap();
     drop((store, log));
     let disk = disk.kill();
     disk.inject(Fault::new(Failure::Device).of(OperationKind::Read).on("/t-0/"));
@@ -103,10 +105,29 @@ fn one_log_that_cannot_be_opened_does_not_keep_the_others_from_it() {
     assert_eq!(store.report.failed.len(), 1);
     assert_eq!(store.report.failed[0].0, partition());
     assert_eq!(store.get(&other).unwrap().log_end_offset(), 3);
-    // Its records still wait for a recovery, so the directory must not be taken for clean.
+    assert_eq!(store.create(&partition(), TOPIC_ID, small()).err().as_ref(), Some(&store.report.failed[0].1));
+    // Its records still wait for a recovery, so the directory must not be taken for clean, and what the
+    // checkpoints know of it must not be forgotten.
     store.close(None).unwrap();
     drop(store);
     let store = open(&disk.kill(), &small());
     assert_eq!(store.report.recovered_logs, 2);
-    assert_eq!(offsets(&read_all(&store.log())), [0, 1, 2]);
+    assert_eq!(offsets(&read_all(&store.log())), [7, 8, 9, 10, 11]);
+    assert_eq!(store.high_watermark(&partition()), Some(9));
+}
+
+/// A topic whose log cannot be opened can still be deleted, and made again.
+#[test]
+fn a_log_that_cannot_be_opened_can_be_deleted() {
+    let disk = SimulatedDisk::new(1);
+    let (store, log) = with_partition(&disk, &small());
+    append(&log).unwrap();
+    drop((store, log));
+    let disk = disk.kill();
+    put(&disk, &folder().join("partition.metadata"), b"version: 7\ntopic_id: x");
+    let store = try_open(&disk, &small()).unwrap();
+    assert!(matches!(store.report.failed[0].1.kind, StorageErrorKind::UnknownVersion { .. }));
+    assert!(store.create(&partition(), TOPIC_ID, small()).is_err());
+    assert!(store.delete(&partition()).unwrap());
+    assert_eq!(store.create(&partition(), TOPIC_ID, small()).unwrap().log_end_offset(), 0);
 }

@@ -31,7 +31,7 @@ fn a_torn_last_batch_is_cut_at_every_byte() {
     let last = Draft { producer: Some((9, 0, 0)), ..Draft::at(end) }.batch();
     let before = read_all(&log);
     let producers = log.producers();
-    log.append_replicated(&[last.clone()]).unwrap();
+    log.append_replicated(std::slice::from_ref(&last)).unwrap();
     let path = folder().join(format!("{:020}.log", log.segment_offsets().last().unwrap()));
     let size = disk.read(&path).unwrap().len();
     let stopped = disk.kill();
@@ -47,7 +47,7 @@ fn a_torn_last_batch_is_cut_at_every_byte() {
         assert_eq!(log.producers(), producers, "the producers do not know the torn batch");
         assert_eq!(disk.read(&path).unwrap().len(), whole);
         // And it goes on from there.
-        log.append_replicated(&[last.clone()]).unwrap();
+        log.append_replicated(std::slice::from_ref(&last)).unwrap();
         assert_eq!(read_all(&log).len(), before.len() + 3);
     }
 }
@@ -59,7 +59,7 @@ fn a_flipped_bit_in_the_last_batch_cuts_it() {
     let (_store, log) = filled(&disk);
     let end = log.log_end_offset();
     let last = Draft { value_bytes: 1, ..Draft::at(end) }.batch();
-    log.append_replicated(&[last.clone()]).unwrap();
+    log.append_replicated(std::slice::from_ref(&last)).unwrap();
     let path = folder().join(format!("{:020}.log", log.segment_offsets().last().unwrap()));
     let whole = disk.read(&path).unwrap().len() - last.bytes.len();
     let stopped = disk.kill();

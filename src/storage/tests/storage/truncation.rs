@@ -2,7 +2,7 @@
 
 use klamm_model::LeaderEpoch;
 use klamm_storage::{EpochEntry, LogConfig};
-use klamm_testing::SimulatedDisk;
+use klamm_testing::{SimulatedDisk, Unsynced};
 
 use crate::support::*;
 
@@ -90,6 +90,32 @@ fn remembered_positions_are_void_after_a_cut() {
             let slice = log.read(0, usize::MAX, below, true).unwrap().unwrap();
             let last = klamm_records::batches(slice.to_bytes().unwrap()).last().unwrap().unwrap();
             assert_eq!(last.header.next_offset(), below);
+        }
+    }
+}
+
+/// The checkpoint on the disk says that all is synced up to 60; the log is cut, and other records are written in
+/// the place of the old ones. After a power cut recovery must look at them, although they are below 60.
+#[test]
+fn recovery_looks_at_what_was_written_after_a_cut() {
+    for unsynced in [Unsynced::Lost, Unsynced::Torn, Unsynced::Scattered, Unsynced::Seeded] {
+        for seed in 0..20 {
+            let disk = SimulatedDisk::new(seed);
+            let (store, log) = with_partition(&disk, &small());
+            append_many(&log, 20);
+            log.flush().unwrap();
+            store.checkpoint(&[]).unwrap();
+            log.truncate_to(15).unwrap();
+            for offset in (15..60).step_by(3) {
+                log.append_replicated(&[Draft { epoch: 1, value_bytes: 40, ..Draft::at(offset) }.batch()])
+                    .unwrap();
+            }
+            let store = open(&disk.crash_leaving(unsynced), &small());
+            let records = read_all(&store.log());
+            assert_eq!(offsets(&records), (0..store.log().log_end_offset()).collect::<Vec<_>>());
+            assert!(records.len() >= 15);
+            let is_new = |record: &klamm_records::Record| record.value.as_ref().unwrap().len() == 40;
+            assert!(records.iter().skip(15).all(is_new), "records that were cut are back");
         }
     }
 }
