@@ -196,7 +196,7 @@ impl Setup {
     }
 
     fn build_cargo(&self, file: &Path) -> Result<()> {
-        program("cmake", "cmake")?;
+        program("make", "make")?;
         let folder = file.parent().and_then(Path::parent).context("src/main.rs has a crate's folder")?;
         run(Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
             .args(["build", "--release", "--locked", "--quiet"])
@@ -209,14 +209,17 @@ impl Setup {
         jdk()?;
         let source = self.clients.join("spring");
         let folder = self.cache.join(format!("spring-{version}"));
-        let stamp = folder.join(named("complete", &[&source.join("pom.xml"), &source.join("src/main/java/Application.java")]));
+        let application = source.join("src/main/java/community/Application.java");
+        let stamp = folder.join(named("complete", &[&source.join("pom.xml"), &application]));
         if stamp.exists() {
             return Ok(());
         }
-        run(Command::new("mvn")
-            .args(["-q", "-B", "package", &format!("-Dspring-boot.version={version}")])
-            .arg(format!("-Dbuild.folder={}", folder.display()))
-            .current_dir(&source))?;
+        let mut maven = Command::new("mvn");
+        maven.args(["-q", "-B", "package"]).arg(format!("-Dspring-boot.version={version}"));
+        if !version.starts_with('3') {
+            maven.arg("-Dspring-boot.kafka-module");
+        }
+        run(maven.arg(format!("-Dbuild.folder={}", folder.display())).current_dir(&source))?;
         std::fs::write(stamp, "")?;
         Ok(())
     }

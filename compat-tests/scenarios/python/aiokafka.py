@@ -70,8 +70,9 @@ async def main():
     with check("both go on after the broker's restart"):
         await asyncio.to_thread(ask, "restart")
         await produce(range(300, 400))
-        await until(lambda: len(read) >= 400, lambda: len(read), 40)
-        equal(values(), list(range(400)))
+        # a group that rebalances after the restart may read again what it had not committed
+        await until(lambda: len(set(values())) >= 400, lambda: len(read), 40)
+        equal(set(values()), set(range(400)))
     with check("what was committed is there for the next member"):
         late = AIOKafkaConsumer(**group)
         await late.start()

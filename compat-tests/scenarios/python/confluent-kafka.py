@@ -63,8 +63,9 @@ with check("a second member takes half of them"):
 with check("both go on after the broker's restart"):
     ask("restart")
     produce(map(str, range(300, 400)))
-    read = poll([one, two], lambda read: len(read) >= 100, 40)
-    equal(sorted(v for _, v in read), list(range(300, 400)))
+    # a group that rebalances after the restart may read again what it had not committed
+    read = poll([one, two], lambda read: len({v for _, v in read}) >= 100, 40)
+    equal({v for _, v in read}, set(range(300, 400)))
     one.commit(asynchronous=False)
     two.commit(asynchronous=False)
 with check("what was committed is there for the next member"):

@@ -90,6 +90,16 @@ func (r *Read) Values() []int {
 	return values
 }
 
+// Distinct returns what was read, once each: a group that rebalances after a restart may read again what it had not committed.
+func (r *Read) Distinct() (values []int) {
+	for _, v := range r.Values() {
+		if len(values) == 0 || v != values[len(values)-1] {
+			values = append(values, v)
+		}
+	}
+	return
+}
+
 // Take forgets everything and returns how many each member read.
 func (r *Read) Take() map[string]int {
 	r.mutex.Lock()

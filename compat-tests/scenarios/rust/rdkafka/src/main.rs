@@ -9,6 +9,7 @@ use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
 use rdkafka::message::{Header, Headers, Message, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, Producer, ProducerContext, ThreadedProducer};
 use rdkafka::{ClientContext, Offset, TopicPartitionList};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -133,8 +134,10 @@ fn main() {
 
     ask("restart");
     produce(300..400, "none");
-    let read = poll(&[&one, &two], |read, _| read.len() >= 100);
-    assert_eq!(values(&read), (300..400).collect::<Vec<_>>());
+    // a group that rebalances after the restart may read again what it had not committed
+    let distinct = |read: &[(usize, u32)]| values(read).into_iter().collect::<BTreeSet<_>>();
+    let read = poll(&[&one, &two], |read, _| distinct(read).len() >= 100);
+    assert_eq!(distinct(&read), (300..400).collect());
     for member in [&one, &two] {
         member.commit_consumer_state(CommitMode::Sync).unwrap();
     }
