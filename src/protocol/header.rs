@@ -44,7 +44,7 @@ impl RequestHeader {
     /// # Errors
     /// When the API is not known or the bytes are no header.
     pub fn decode(reader: &mut Reader) -> Result<RequestHeader, DecodeError> {
-        let key = RequestHeader::peek(&reader.rest()).map(|p| (p.api_key, p.api_version));
+        let key = RequestHeader::peek(reader.unread()).map(|p| (p.api_key, p.api_version));
         let version = match key {
             None => 1,
             Some((key, version)) => match ApiKey::from_i16(key) {

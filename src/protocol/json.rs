@@ -141,3 +141,43 @@ macro_rules! plain {
 }
 
 plain!(bool i8 i16 u16 i32 i64);
+
+#[cfg(test)]
+mod tests {
+    use crate::Message;
+    use crate::messages::incremental_alter_configs::{AlterConfigsResource, AlterableConfig};
+    use crate::messages::{FetchRequest, IncrementalAlterConfigsRequest, SaslAuthenticateRequest};
+
+    /// A log line that shows a password or a token is a leak; one that a topic's name can break is a forgery.
+    #[test]
+    fn secrets_are_hidden_and_a_line_stays_one_line() {
+        let token = SaslAuthenticateRequest { auth_bytes: "\0alice\0secret".into() };
+        assert_eq!(token.to_json(2), r#"{"authBytes":{"bytes":13}}"#);
+
+        let password = AlterableConfig {
+            name: "ssl.key.password".to_owned(),
+            value: Some("secret".to_owned()),
+            ..Default::default()
+        };
+        let resource = AlterConfigsResource {
+            resource_name: "a\n\"b\"\u{2028}".to_owned(),
+            configs: vec![password],
+            ..Default::default()
+        };
+        let request = IncrementalAlterConfigsRequest { resources: vec![resource], ..Default::default() };
+        let json = request.to_json(1);
+        assert!(!json.contains("secret") && json.contains(r#""value":"[hidden]""#), "{json}");
+        assert!(json.contains(r#""resourceName":"a\n\"b\"\u2028""#), "{json}");
+    }
+
+    #[test]
+    fn the_view_has_the_fields_of_its_version() {
+        let request = FetchRequest { max_wait_ms: 500, ..Default::default() };
+        assert_eq!(request.to_json(0), r#"{"replicaId":-1,"maxWaitMs":500,"minBytes":0,"topics":[]}"#);
+        let newest = request.to_json(18);
+        assert!(
+            newest.contains("sessionEpoch") && !newest.contains("replicaId") && !newest.contains("clusterId"),
+            "{newest}"
+        );
+    }
+}

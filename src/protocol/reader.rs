@@ -75,6 +75,10 @@ impl Reader {
         self.bytes.slice(self.position..self.end)
     }
 
+    pub(crate) fn unread(&self) -> &[u8] {
+        &self.bytes[self.position..self.end]
+    }
+
     #[cold]
     pub(crate) fn error(&self, kind: DecodeErrorKind) -> DecodeError {
         DecodeError::new(self.position, kind)
@@ -319,5 +323,101 @@ impl Reader {
             self.end_tag(tag)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Message;
+    use crate::messages::{DescribeGroupsRequest, MetadataRequest};
+
+    fn metadata(version: i16, body: &[u8]) -> Result<MetadataRequest, String> {
+        MetadataRequest::decode(&mut Reader::new(Bytes::copy_from_slice(body)), version)
+            .map_err(|e| e.to_string())
+    }
+
+    /// What Apache Kafka does with these bodies was recorded; a broker that is stricter or laxer breaks clients
+    /// or lets garbage through.
+    #[test]
+    fn odd_lengths_read_as_in_kafka() {
+        let all_topics = metadata(4, &[0xff, 0xff, 0xff, 0xfe, 0]).unwrap();
+        assert_eq!(all_topics.topics, None, "-2 is null where null is allowed");
+        assert_eq!(metadata(0, &[0, 0, 0, 0]).unwrap().topics, Some(vec![]));
+
+        let refused = |version, body: &[u8]| metadata(version, body).unwrap_err();
+        assert_eq!(refused(0, &[0xff; 4]), "MetadataRequest v0, byte 4: null where none is allowed");
+        assert_eq!(
+            refused(4, &[0, 0, 0, 1, 0xff, 0xff, 0]),
+            "MetadataRequest v4, byte 6: null where none is allowed",
+            "a topic's name is never null in v4"
+        );
+        assert_eq!(
+            refused(4, &[0, 0, 0, 1, 0, 5, b'a', b'b']),
+            "MetadataRequest v4, byte 6: 5 bytes are claimed, 2 remain"
+        );
+        assert_eq!(
+            refused(4, &[0x7f, 0xff, 0xff, 0xff]),
+            "MetadataRequest v4, byte 4: an array of 2147483647 elements does not fit into 0 bytes"
+        );
+        assert_eq!(
+            refused(9, &[0xff, 0xff, 0xff, 0xff, 0xff, 0x7f]),
+            "MetadataRequest v9, byte 5: a variable-length integer does not end within 5 bytes"
+        );
+        assert_eq!(refused(99, &[]), "MetadataRequest v99, byte 0: version 99 is not known");
+    }
+
+    #[test]
+    fn a_compact_length_beyond_an_int32_is_null() {
+        // 0xffffffff as an unsigned varint is -1 in Java, and minus one for the compact form is below zero.
+        let body = [0xff, 0xff, 0xff, 0xff, 0x0f, 0, 0, 0, 0];
+        assert_eq!(metadata(9, &body).unwrap().topics, None);
+    }
+
+    #[test]
+    fn what_is_no_utf8_is_replaced() {
+        let request = metadata(4, &[0, 0, 0, 1, 0, 2, 0xfe, b'a', 1]).unwrap();
+        let topics = request.topics.unwrap();
+        assert_eq!(topics[0].name.as_deref(), Some("\u{fffd}a"));
+    }
+
+    #[test]
+    fn tagged_fields_that_nobody_knows_are_skipped_in_any_order() {
+        let plain = metadata(9, &[0, 0, 0, 0, 0]).unwrap();
+        let tagged = metadata(9, &[0, 0, 0, 0, 2, 5, 1, 0, 4, 2, 1, 1]).unwrap();
+        assert_eq!(plain, tagged);
+        let short = metadata(9, &[0, 0, 0, 0, 1, 5, 9, 0]).unwrap_err();
+        assert_eq!(short, "MetadataRequest v9, byte 7: 9 bytes are claimed, 1 remain");
+    }
+
+    /// A tag that claims less than its value takes would let the value run over into what follows.
+    #[test]
+    fn a_tagged_value_ends_where_it_says() {
+        // Fetch v12 with a cluster id (tag 0) of which the length says one byte too few, then one too many.
+        let fetch = |length: u8, value: &[u8]| {
+            let mut body = vec![0; 4 + 4 + 4 + 4 + 1 + 4 + 4];
+            body.extend([1, 1, 1, 1, 0, length]);
+            body.extend(value);
+            crate::messages::FetchRequest::decode(&mut Reader::new(body.into()), 12)
+        };
+        assert_eq!(fetch(3, &[3, b'i', b'd']).unwrap().cluster_id.as_deref(), Some("id"));
+        let kind = |result: Result<_, DecodeError>| {
+            result.map(|_: crate::messages::FetchRequest| ()).unwrap_err().kind().clone()
+        };
+        assert_eq!(kind(fetch(2, &[3, b'i', b'd'])), DecodeErrorKind::Truncated { wanted: 2, remaining: 1 });
+        assert_eq!(kind(fetch(4, &[3, b'i', b'd', 0])), DecodeErrorKind::Tag { tag: 0, rest: 1 });
+    }
+
+    #[test]
+    fn elements_that_swell_in_memory_are_refused() {
+        let names = |count: usize| {
+            let mut writer = crate::Writer::new();
+            writer.unsigned_varint(count as u32 + 1);
+            writer.raw(&vec![1; count]);
+            writer.raw(&[0, 0]);
+            DescribeGroupsRequest::decode(&mut Reader::new(writer.finish().into_bytes()), 5)
+        };
+        assert_eq!(names(1_000).unwrap().groups.len(), 1_000, "a small frame may");
+        assert_eq!(*names(100_000).unwrap_err().kind(), DecodeErrorKind::Memory);
     }
 }

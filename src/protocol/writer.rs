@@ -301,3 +301,111 @@ impl Writer {
         Ok(self.finish())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::messages::fetch::{FetchResponse, FetchableTopicResponse, PartitionData};
+    use crate::messages::{ApiVersionsResponse, FetchRequest, MetadataRequest};
+    use crate::{ApiKey, Message, Reader, encode_response};
+
+    fn fetch_of(records: Vec<RecordsField>) -> FetchResponse {
+        let partitions =
+            records.into_iter().map(|records| PartitionData { records: Some(records), ..Default::default() });
+        let topic = FetchableTopicResponse {
+            topic: "t".to_owned(),
+            partitions: partitions.collect(),
+            ..Default::default()
+        };
+        FetchResponse { responses: vec![topic], ..Default::default() }
+    }
+
+    fn encoded<M: Message>(message: &M, version: i16) -> Result<Bytes, String> {
+        let mut writer = Writer::new();
+        message.encode(&mut writer, version).map_err(|e| e.to_string())?;
+        Ok(writer.finish().into_bytes())
+    }
+
+    /// A fetched megabyte must not be copied on its way out: large bytes keep their address.
+    #[test]
+    fn large_records_go_out_as_they_are() {
+        let large = Bytes::from(vec![7; OWN_CHUNK_FROM]);
+        let small = Bytes::from_static(b"small");
+        let response = fetch_of(vec![large.clone().into(), small.into(), large.clone().into()]);
+        let frame = encode_response(ApiKey::Fetch, 12, 9, &response).unwrap();
+        let kept =
+            frame.chunks.iter().filter(|c| matches!(c, Chunk::Bytes(b) if b.as_ptr() == large.as_ptr()));
+        assert_eq!(kept.count(), 2);
+        assert_eq!(frame.chunks.len(), 5);
+
+        let whole = frame.into_bytes();
+        assert_eq!(whole[..4], (whole.len() as i32 - 4).to_be_bytes());
+        let again = crate::decode_response::<FetchRequest>(whole.slice(4..), 12).unwrap();
+        assert_eq!(again, (9, response));
+    }
+
+    /// Records in a file: the frame has their length and a hole, and is otherwise what it would be with the bytes.
+    #[test]
+    fn records_in_a_file_leave_a_hole_of_their_length() {
+        let bytes = Bytes::from(vec![7; 6_000]);
+        let len = bytes.len() as u32;
+        for version in [4, 18] {
+            let held =
+                encode_response(ApiKey::Fetch, version, 9, &fetch_of(vec![bytes.clone().into()])).unwrap();
+            let external = fetch_of(vec![RecordsField::External { index: 3, len }]);
+            let mut frame = encode_response(ApiKey::Fetch, version, 9, &external).unwrap();
+            assert_eq!(frame.len(), held.len());
+            let hole =
+                frame.chunks.iter_mut().find(|c| matches!(c, Chunk::External { index: 3, .. })).unwrap();
+            assert_eq!(hole.len(), bytes.len());
+            *hole = Chunk::Bytes(bytes.clone());
+            assert_eq!(frame.into_bytes(), held.into_bytes());
+        }
+    }
+
+    /// The length of a tagged field takes one byte up to 127 and two from 128: its value moves up then.
+    #[test]
+    fn a_long_tagged_field_moves_up_for_its_length() {
+        for length in [1, 125, 126, 127, 128, 300, 20_000] {
+            let request = FetchRequest { cluster_id: Some("x".repeat(length)), ..Default::default() };
+            let bytes = encoded(&request, 12).unwrap();
+            let again = FetchRequest::decode(&mut Reader::new(bytes), 12).unwrap();
+            assert_eq!(again, request, "{length}");
+        }
+    }
+
+    /// librdkafka up to 2.1 misreads tagged fields of ApiVersions that hold their default.
+    #[test]
+    fn tagged_fields_with_their_default_are_not_written() {
+        let bytes = encoded(&ApiVersionsResponse::default(), 3).unwrap();
+        assert_eq!(bytes[..], [0, 0, 1, 0, 0, 0, 0, 0]);
+    }
+
+    /// Dropping what the caller said would make a request mean something else; what the protocol calls ignorable
+    /// may go.
+    #[test]
+    fn what_a_version_cannot_carry_is_an_error_unless_ignorable() {
+        let request = FetchRequest { rack_id: "r".to_owned(), session_id: 5, ..Default::default() };
+        assert_eq!(encoded(&request, 0).unwrap(), encoded(&FetchRequest::default(), 0).unwrap());
+
+        let forgotten =
+            FetchRequest { forgotten_topics_data: vec![Default::default()], ..Default::default() };
+        let told = encoded(&forgotten, 6).unwrap_err();
+        assert_eq!(
+            told,
+            "FetchRequest v6: FetchRequest.forgotten_topics_data is set, but this version cannot carry it"
+        );
+
+        let all = MetadataRequest { topics: None, ..Default::default() };
+        let told = encoded(&all, 0).unwrap_err();
+        assert_eq!(
+            told,
+            "MetadataRequest v0: MetadataRequest.topics is null, which this version does not allow"
+        );
+        assert!(encoded(&all, 1).is_ok());
+
+        assert_eq!(encoded(&all, 99).unwrap_err(), "MetadataRequest v99: version 99 is not known");
+        let long = FetchRequest { rack_id: "r".repeat(40_000), ..Default::default() };
+        assert!(encoded(&long, 11).unwrap_err().contains("40000 bytes"));
+    }
+}
