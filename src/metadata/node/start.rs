@@ -326,6 +326,9 @@ fn config(settings: &Settings) -> Result<Config, String> {
         election_timeout_max: millis(quorum.election_timeout_max),
         snapshot_policy: SnapshotPolicy::LogsSinceLast(quorum.snapshot_entries),
         max_in_snapshot_log_to_keep: quorum.entries_kept,
+        // Ticks drive heartbeats and elections, of which a single voter needs neither: it leads from its start
+        // on, and must not wake an idle machine dozens of times a second.
+        enable_tick: settings.voters.len() > 1,
         // A node that was cut off must not unseat a leader that works (KIP-996 does the same in Kafka).
         enable_pre_vote: Some(true),
         ..Config::default()
