@@ -127,7 +127,6 @@ impl Cluster {
                 partitions: vec![partition],
                 ..Default::default()
             }],
-            ..Default::default()
         };
         let (records, reply) = controller::alter_partition(&self.image, &request);
         let code = reply.topics.first().map_or(reply.error_code, |topic| topic.partitions[0].error_code);
