@@ -14,19 +14,12 @@ const OWN_CHUNK_FROM: usize = 4096;
 /// A frame that is being encoded.
 #[derive(Debug, Default)]
 pub struct Writer {
-    /// The end of the frame.
-    tail: BytesMut,
-    /// What precedes it.
-    before: Vec<Part>,
+    /// All bytes of the frame's own, in one piece that is cut only at the end.
+    own: BytesMut,
+    /// What stands between them, each with the number of own bytes before it.
+    between: Vec<(usize, Chunk)>,
     /// How many tagged fields are open; their values stay in one piece, since their length is put before them.
     open_tags: u32,
-}
-
-#[derive(Debug)]
-enum Part {
-    /// Still ours: the length of the frame is patched into the first one at the end.
-    Written(BytesMut),
-    Chunk(Chunk),
 }
 
 /// A tagged field that is being written: where its one-byte length stands.
@@ -37,7 +30,7 @@ macro_rules! integers {
         $(#[$about])*
         #[inline]
         pub fn $name(&mut self, value: $name) {
-            self.tail.$put(value);
+            self.own.$put(value);
         }
     )*};
 }
@@ -50,7 +43,7 @@ impl Writer {
 
     /// An empty frame with room for so many bytes of its own (without those that become chunks).
     pub fn with_capacity(bytes: usize) -> Writer {
-        Writer { tail: BytesMut::with_capacity(bytes), ..Writer::default() }
+        Writer { own: BytesMut::with_capacity(bytes), ..Writer::default() }
     }
 
     integers! {
@@ -71,28 +64,28 @@ impl Writer {
     /// A boolean.
     #[inline]
     pub fn bool(&mut self, value: bool) {
-        self.tail.put_u8(u8::from(value));
+        self.own.put_u8(u8::from(value));
     }
 
     /// 16 bytes of an id.
     #[inline]
     pub fn uuid(&mut self, value: Uuid) {
-        self.tail.put_slice(&value.0);
+        self.own.put_slice(&value.0);
     }
 
     /// An unsigned variable-length integer.
     #[inline]
     pub fn unsigned_varint(&mut self, mut value: u32) {
         while value >= 0x80 {
-            self.tail.put_u8(value as u8 | 0x80);
+            self.own.put_u8(value as u8 | 0x80);
             value >>= 7;
         }
-        self.tail.put_u8(value as u8);
+        self.own.put_u8(value as u8);
     }
 
     /// Bytes as they are, without a length.
     pub fn raw(&mut self, bytes: &[u8]) {
-        self.tail.put_slice(bytes);
+        self.own.put_slice(bytes);
     }
 
     fn length(&mut self, length: Option<usize>, flexible: bool) -> Result<(), EncodeError> {
@@ -120,7 +113,7 @@ impl Writer {
         } else {
             self.i16(length);
         }
-        self.tail.put_slice(text.as_bytes());
+        self.own.put_slice(text.as_bytes());
         Ok(())
     }
 
@@ -138,7 +131,7 @@ impl Writer {
         if bytes.len() >= OWN_CHUNK_FROM && self.open_tags == 0 {
             self.chunk(Chunk::Bytes(bytes.clone()));
         } else {
-            self.tail.put_slice(bytes);
+            self.own.put_slice(bytes);
         }
         Ok(())
     }
@@ -164,16 +157,16 @@ impl Writer {
             Some(RecordsField::Bytes(bytes)) => self.bytes(bytes, flexible),
             Some(&RecordsField::External { index, len }) => {
                 self.length(Some(len as usize), flexible)?;
-                self.chunk(Chunk::External { index, len });
+                if len > 0 {
+                    self.chunk(Chunk::External { index, len });
+                }
                 Ok(())
             }
         }
     }
 
     fn chunk(&mut self, chunk: Chunk) {
-        let written = self.tail.split();
-        self.before.push(Part::Written(written));
-        self.before.push(Part::Chunk(chunk));
+        self.between.push((self.own.len(), chunk));
     }
 
     pub(crate) fn nullable_fields<T: Fields>(
@@ -229,7 +222,7 @@ impl Writer {
     }
 
     pub(crate) fn no_tags(&mut self) {
-        self.tail.put_u8(0);
+        self.own.put_u8(0);
     }
 
     pub(crate) fn tag_count(&mut self, present: &[bool]) {
@@ -239,34 +232,30 @@ impl Writer {
     /// The number of a tagged field and room for a short length; [`Writer::end_tag`] fills it in.
     pub(crate) fn begin_tag(&mut self, number: u32) -> OpenTag {
         self.unsigned_varint(number);
-        self.tail.put_u8(0);
+        self.own.put_u8(0);
         self.open_tags += 1;
-        OpenTag(self.tail.len())
+        OpenTag(self.own.len())
     }
 
     pub(crate) fn end_tag(&mut self, tag: OpenTag) {
         self.open_tags -= 1;
         let OpenTag(start) = tag;
-        let length = self.tail.len() - start;
+        let length = self.own.len() - start;
         let mut encoded = Writer::with_capacity(5);
         encoded.unsigned_varint(length as u32);
-        let more = encoded.tail.len() - 1;
+        let more = encoded.own.len() - 1;
         if more > 0 {
             // The value is longer than one byte of length can say: it moves up. Rare, since tagged fields are few
             // and short.
-            self.tail.put_bytes(0, more);
-            self.tail.copy_within(start..start + length, start + more);
+            self.own.put_bytes(0, more);
+            self.own.copy_within(start..start + length, start + more);
         }
-        self.tail[start - 1..start + more].copy_from_slice(&encoded.tail);
+        self.own[start - 1..start + more].copy_from_slice(&encoded.own);
     }
 
     /// How many bytes were written, those that stand in files included.
     pub fn len(&self) -> usize {
-        let before = self.before.iter().map(|part| match part {
-            Part::Written(bytes) => bytes.len(),
-            Part::Chunk(chunk) => chunk.len(),
-        });
-        before.sum::<usize>() + self.tail.len()
+        self.between.iter().map(|(_, chunk)| chunk.len()).sum::<usize>() + self.own.len()
     }
 
     /// Whether nothing was written.
@@ -275,16 +264,21 @@ impl Writer {
     }
 
     /// The frame as it stands.
-    pub fn finish(mut self) -> Frame {
-        if !self.tail.is_empty() {
-            let tail = self.tail.split();
-            self.before.push(Part::Written(tail));
+    pub fn finish(self) -> Frame {
+        let own = self.own.freeze();
+        let mut chunks = Vec::with_capacity(2 * self.between.len() + 1);
+        let mut cut = 0;
+        for (position, chunk) in self.between {
+            if position > cut {
+                chunks.push(Chunk::Bytes(own.slice(cut..position)));
+            }
+            chunks.push(chunk);
+            cut = position;
         }
-        let chunks = self.before.into_iter().filter_map(|part| match part {
-            Part::Written(bytes) => (!bytes.is_empty()).then(|| Chunk::Bytes(bytes.freeze())),
-            Part::Chunk(chunk) => Some(chunk),
-        });
-        Frame { chunks: chunks.collect() }
+        if own.len() > cut {
+            chunks.push(Chunk::Bytes(own.slice(cut..)));
+        }
+        Frame { chunks }
     }
 
     /// The frame with its length, without the length's own four bytes, patched into its first four bytes, which
@@ -293,11 +287,7 @@ impl Writer {
         let length = self.len() - 4;
         let encoded =
             i32::try_from(length).map_err(|_| EncodeError::new(EncodeErrorKind::TooLong(length)))?;
-        let first = match self.before.first_mut() {
-            Some(Part::Written(bytes)) => bytes,
-            _ => &mut self.tail,
-        };
-        first[..4].copy_from_slice(&encoded.to_be_bytes());
+        self.own[..4].copy_from_slice(&encoded.to_be_bytes());
         Ok(self.finish())
     }
 }
