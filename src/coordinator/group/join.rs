@@ -37,9 +37,10 @@ impl GroupShard {
         let Some((group, mut turn)) = self.turn(now, &id) else {
             return refuse(ErrorCode::UnknownMemberId);
         };
-        if !group.accepts(&request.member_id, turn.settings.group_max_size) {
+        if !group.accepts(known_id(group, &join), turn.settings.group_max_size) {
             rebalance::remove_member(&mut turn, group, &request.member_id);
             turn.reply(ticket, refusal("", ErrorCode::GroupMaxSizeReached));
+            rebalance::finish_if_everyone_joined(&mut turn, group);
             return turn.effects;
         }
         if !group.supports(&request.protocol_type, &request.protocols) {
@@ -106,6 +107,16 @@ impl GroupShard {
             self.groups.remove(&id);
         }
         effects
+    }
+}
+
+/// The id under which the group knows who asks. A static member that restarts is known by its instance id:
+/// it takes nobody's place, so a full group takes it back. (Kafka refuses it.)
+fn known_id<'a>(group: &'a Group, join: &'a Join) -> &'a str {
+    let instance_id = join.request.group_instance_id.as_deref();
+    match instance_id.and_then(|instance_id| group.static_member(instance_id)) {
+        Some(holder) if join.request.member_id.is_empty() => holder,
+        _ => &join.request.member_id,
     }
 }
 

@@ -36,14 +36,16 @@ impl GroupShard {
             return Effects::reply(ticket, Reply::Leave(reply));
         };
         let mut reply = LeaveGroupResponse::default();
-        let mut is_changed = false;
+        let size_before = group.size();
         for member in &request.members {
             let error = leave_one(&mut turn, group, member);
-            is_changed |= error == ErrorCode::None;
             reply.members.push(answer(member, error));
         }
-        if is_changed && group.state != State::Empty {
+        if group.size() < size_before && group.state != State::Empty {
             rebalance::begin_or_finish(&mut turn, group, "members left");
+        } else {
+            // It may have been a member id that all waited for.
+            rebalance::finish_if_everyone_joined(&mut turn, group);
         }
         turn.reply_after_writes(ticket, Reply::Leave(reply));
         turn.effects

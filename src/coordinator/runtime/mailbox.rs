@@ -76,14 +76,14 @@ impl Mailbox {
         }
     }
 
-    /// Asks, and waits for the answer. It waits for room in the mailbox too.
-    pub(crate) async fn ask(&self, request: Request) -> Reply {
+    /// Asks, and waits for the answer. It waits for room in the mailbox too. It takes the mailbox, since who
+    /// only waits for an answer must not keep it open.
+    pub(crate) async fn ask(self, request: Request) -> Reply {
         let gone = Reply::Refused(ErrorCode::NotCoordinator);
         let (reply, answer) = oneshot::channel();
-        if self.sender.send(Letter { request, reply }).await.is_err() {
-            return gone;
-        }
-        answer.await.unwrap_or(gone)
+        let is_sent = self.sender.send(Letter { request, reply }).await.is_ok();
+        drop(self);
+        if is_sent { answer.await.unwrap_or(gone) } else { gone }
     }
 }
 

@@ -40,7 +40,8 @@ fn partitions(version: &str) -> BTreeMap<i32, Bytes> {
         let number = name.strip_prefix("__consumer_offsets-").and_then(|number| number.parse().ok());
         let Some(number) = number else { continue };
         let files = std::fs::read_dir(&path).expect("a partition").map(|file| file.expect("an entry").path());
-        let mut files: Vec<_> = files.filter(|file| file.extension().is_some_and(|end| end == "log")).collect();
+        let mut files: Vec<_> =
+            files.filter(|file| file.extension().is_some_and(|end| end == "log")).collect();
         files.sort();
         let content = files.iter().flat_map(|file| std::fs::read(file).expect("a segment"));
         partitions.insert(number, content.collect::<Vec<u8>>().into());
@@ -176,8 +177,11 @@ async fn a_pending_offset_hides_the_committed_one_from_who_asks_for_stable_ones(
     for version in ["2.8", "4.4"] {
         let coordinator = loaded(version).await;
         let client = Client { api_version: 9, ..Client::default() };
-        let topic =
-            OffsetFetchRequestTopics { name: "work".into(), partition_indexes: vec![0, 2], ..Default::default() };
+        let topic = OffsetFetchRequestTopics {
+            name: "work".into(),
+            partition_indexes: vec![0, 2],
+            ..Default::default()
+        };
         let group = OffsetFetchRequestGroup {
             group_id: "transactional".to_owned(),
             topics: Some(vec![topic]),
@@ -205,7 +209,8 @@ fn records_are_written_as_kafka_4_4_writes_them() {
             }
             for record in batch.records().expect("records") {
                 let key = record.key.expect("a key");
-                let decoded = GroupRecord::decode(&key, record.value.clone(), record.offset).expect("a record");
+                let decoded =
+                    GroupRecord::decode(&key, record.value.clone(), record.offset).expect("a record");
                 match decoded {
                     None | Some(GroupRecord::Foreign { .. }) => {}
                     Some(decoded) => {

@@ -159,7 +159,8 @@ fn normalized(
 }
 
 async fn replay(broker: &str, recording: &str) {
-    let events: Vec<Value> = recording.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let events: Vec<Value> =
+        recording.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     let id = from_hex(events[0]["id"].as_str().expect("the topic's id"));
     let topic_id = Uuid(id[..].try_into().expect("16 bytes"));
     let received = |event: &Value| Some((event["receive"].as_u64()?, from_hex(event["frame"].as_str()?)));
@@ -199,7 +200,8 @@ async fn replay(broker: &str, recording: &str) {
             if ours != *theirs {
                 let (theirs, ours) = normalized(broker, &title, key, version, theirs, &ours);
                 if theirs != ours {
-                    differences.push(format!("{title}, version {version}:\n  Kafka {theirs}\n  Klamm {ours}"));
+                    differences
+                        .push(format!("{title}, version {version}:\n  Kafka {theirs}\n  Klamm {ours}"));
                 }
             }
         }

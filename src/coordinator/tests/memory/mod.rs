@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 /// A partition of `__consumer_offsets` whose high watermark and faults the test decides about.
-pub struct MemoryLog {
+pub(crate) struct MemoryLog {
     state: Mutex<State>,
     high_watermark: watch::Sender<Offset>,
 }
@@ -30,13 +30,14 @@ struct State {
 
 impl MemoryLog {
     /// An empty log, in which each append is committed at once.
-    pub fn new() -> Arc<MemoryLog> {
+    pub(crate) fn new() -> Arc<MemoryLog> {
         MemoryLog::holding(Bytes::new())
     }
 
     /// A log that holds these batches.
-    pub fn holding(bytes: Bytes) -> Arc<MemoryLog> {
-        let end = batches(bytes.clone()).map(|batch| batch.expect("whole batches").header.next_offset()).last();
+    pub(crate) fn holding(bytes: Bytes) -> Arc<MemoryLog> {
+        let end =
+            batches(bytes.clone()).map(|batch| batch.expect("whole batches").header.next_offset()).last();
         let end = end.unwrap_or(0);
         let bytes = BytesMut::from(&bytes[..]);
         let state = State { bytes, end, follows: true, refuses: None, appends: 0 };
@@ -44,26 +45,26 @@ impl MemoryLog {
     }
 
     /// From now on the high watermark stands still until it is moved.
-    pub fn hold_high_watermark(&self) {
+    pub(crate) fn hold_high_watermark(&self) {
         self.state.lock().follows = false;
     }
 
     /// Moves the high watermark to the end.
-    pub fn commit_all(&self) {
+    pub(crate) fn commit_all(&self) {
         let end = self.state.lock().end;
         self.high_watermark.send_replace(end);
     }
 
     /// From now on appends fail, or succeed again.
-    pub fn refuse(&self, fault: Option<fn() -> LogFault>) {
+    pub(crate) fn refuse(&self, fault: Option<fn() -> LogFault>) {
         self.state.lock().refuses = fault;
     }
 
-    pub fn content(&self) -> Bytes {
+    pub(crate) fn content(&self) -> Bytes {
         self.state.lock().bytes.clone().freeze()
     }
 
-    pub fn appends(&self) -> usize {
+    pub(crate) fn appends(&self) -> usize {
         self.state.lock().appends
     }
 }
@@ -117,26 +118,29 @@ impl OffsetsLog for MemoryLog {
     fn wait_committed(&self, below: Offset) -> BoxFuture<'_, Result<(), LogFault>> {
         let mut receiver = self.high_watermark.subscribe();
         Box::pin(async move {
-            receiver.wait_for(|high_watermark| *high_watermark >= below).await.map_err(|_| LogFault::NotLeader)?;
+            receiver
+                .wait_for(|high_watermark| *high_watermark >= below)
+                .await
+                .map_err(|_| LogFault::NotLeader)?;
             Ok(())
         })
     }
 }
 
 /// A cluster with some topics. By default all groups are in one partition.
-pub struct Surroundings {
-    pub image: Mutex<Arc<Image>>,
+pub(crate) struct Surroundings {
+    pub(crate) image: Mutex<Arc<Image>>,
     partition_count: i32,
 }
 
 impl Surroundings {
     /// The same with Kafka's number of partitions.
-    pub fn with_all_partitions(topics: &[(&str, TopicId, usize)]) -> Arc<Surroundings> {
+    pub(crate) fn with_all_partitions(topics: &[(&str, TopicId, usize)]) -> Arc<Surroundings> {
         let image = Surroundings::with_topics(topics).image.lock().clone();
         Arc::new(Surroundings { image: Mutex::new(image), partition_count: 50 })
     }
 
-    pub fn with_topics(topics: &[(&str, TopicId, usize)]) -> Arc<Surroundings> {
+    pub(crate) fn with_topics(topics: &[(&str, TopicId, usize)]) -> Arc<Surroundings> {
         let mut image = Image::empty("cluster");
         for (name, id, count) in topics {
             let name: Arc<str> = (*name).into();

@@ -1,0 +1,151 @@
+//! The coordinator over a real partition with two replicas, which are connected by hand.
+
+mod memory;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use klamm_coordinator::{Client, GroupCoordinator, GroupEnvironment, GroupSettings};
+use klamm_io::SystemClock;
+use klamm_metadata::Image;
+use klamm_model::{ErrorCode, LeaderEpoch, NodeId, Offset, TopicPartition, Uuid};
+use klamm_partition::{FollowerProgress, Leadership, Partition, PartitionSettings};
+use klamm_protocol::messages::list_groups::ListGroupsRequest;
+use klamm_protocol::messages::offset_commit::{
+    OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic,
+};
+use klamm_protocol::messages::offset_fetch::{OffsetFetchRequest, OffsetFetchRequestTopic};
+use klamm_storage::{LogConfig, LogStore, StoreSettings};
+use klamm_testing::{SeededRandom, SimulatedDisk};
+use memory::Surroundings;
+use tokio::time::sleep;
+
+const LEADER: NodeId = NodeId(1);
+const FOLLOWER: NodeId = NodeId(2);
+
+/// A node that holds the one partition of `__consumer_offsets`.
+struct Node {
+    partition: Arc<Partition>,
+    rest: Arc<Surroundings>,
+    _store: LogStore,
+}
+
+impl Node {
+    fn new() -> Arc<Node> {
+        let (clock, random) = (Arc::new(SystemClock::new()), Arc::new(SeededRandom::new(1)));
+        let disk = Arc::new(SimulatedDisk::new(1));
+        let log_dirs = vec![Path::new("/data").to_owned()];
+        let store = LogStore::open(StoreSettings::new(log_dirs, LEADER, disk, clock.clone(), random));
+        let store = store.expect("an empty directory");
+        store.load(&|_| LogConfig::default()).expect("nothing to load");
+        let id = Uuid([9; 16]);
+        let log = store.create(&TopicPartition::new("__consumer_offsets", 0), id, LogConfig::default());
+        let settings = PartitionSettings { is_compacted: true, ..PartitionSettings::default() };
+        let partition = Partition::new(id, LEADER, log.expect("a log"), 0, settings, clock);
+        let rest = Surroundings::with_topics(&[("t", Uuid([1; 16]), 1)]);
+        Arc::new(Node { partition: Arc::new(partition), rest, _store: store })
+    }
+
+    fn lead(&self, epoch: i32) {
+        let leadership = Leadership {
+            leader: Some(LEADER),
+            leader_epoch: LeaderEpoch(epoch),
+            partition_epoch: epoch,
+            replicas: vec![LEADER, FOLLOWER],
+            isr: vec![LEADER, FOLLOWER],
+        };
+        self.partition.become_leader(&leadership).expect("it leads");
+    }
+
+    /// The follower has everything below an offset.
+    fn replicated_to(&self, log_end: Offset) {
+        self.partition.follower_fetched(FollowerProgress { node: FOLLOWER, log_end });
+    }
+}
+
+impl GroupEnvironment for Node {
+    fn offsets_partition(&self, index: i32) -> Option<Arc<Partition>> {
+        (index == 0).then(|| self.partition.clone())
+    }
+
+    fn offsets_partition_count(&self) -> i32 {
+        1
+    }
+
+    fn image(&self) -> Arc<Image> {
+        self.rest.image()
+    }
+}
+
+fn client(api_version: i16) -> Client {
+    Client { api_version, ..Client::default() }
+}
+
+fn coordinator(node: &Arc<Node>) -> Arc<GroupCoordinator> {
+    let (clock, random) = (Arc::new(SystemClock::new()), Arc::new(SeededRandom::new(2)));
+    Arc::new(GroupCoordinator::new(GroupSettings::default(), clock, random, node.clone()))
+}
+
+async fn loaded(coordinator: &GroupCoordinator) {
+    let loading = ErrorCode::CoordinatorLoadInProgress.code();
+    while coordinator.list_groups(&client(4), ListGroupsRequest::default()).await.error_code == loading {
+        sleep(Duration::from_millis(1)).await;
+    }
+}
+
+async fn commit(coordinator: Arc<GroupCoordinator>, offset: i64) -> i16 {
+    let partition = OffsetCommitRequestPartition { committed_offset: offset, ..Default::default() };
+    let topic =
+        OffsetCommitRequestTopic { name: "t".to_owned(), partitions: vec![partition], ..Default::default() };
+    let request = OffsetCommitRequest {
+        group_id: "g".to_owned(),
+        generation_id_or_member_epoch: -1,
+        topics: vec![topic],
+        ..Default::default()
+    };
+    coordinator.offset_commit(&client(9), request).await.topics[0].partitions[0].error_code
+}
+
+async fn committed(coordinator: &GroupCoordinator) -> (i64, i16) {
+    let topic = OffsetFetchRequestTopic { name: "t".to_owned(), partition_indexes: vec![0] };
+    let request =
+        OffsetFetchRequest { group_id: "g".to_owned(), topics: Some(vec![topic]), ..Default::default() };
+    let response = coordinator.offset_fetch(&client(5), request).await;
+    let offset = response.topics.first().map_or(-2, |topic| topic.partitions[0].committed_offset);
+    (offset, response.error_code)
+}
+
+/// A commit is acknowledged when the follower has it, not before; and the next leader's coordinator knows it.
+#[tokio::test]
+async fn commits_are_replicated_before_they_are_answered_and_survive_the_next_election() {
+    let node = Node::new();
+    node.lead(0);
+    let before = coordinator(&node);
+    before.on_elected(0, LeaderEpoch(0));
+    loaded(&before).await;
+    let first = tokio::spawn(commit(before.clone(), 5));
+    sleep(Duration::from_millis(20)).await;
+    assert!(!first.is_finished());
+    node.replicated_to(1);
+    assert_eq!(first.await.expect("no panic"), 0);
+
+    // The node resigns and is elected again: what one before it appended is found, not yet committed, and a
+    // reader waits for it.
+    let second = tokio::spawn(commit(before.clone(), 6));
+    sleep(Duration::from_millis(20)).await;
+    node.lead(1);
+    assert_eq!(second.await.expect("no panic"), ErrorCode::NotCoordinator.code());
+    let after = coordinator(&node);
+    after.on_elected(0, LeaderEpoch(1));
+    loaded(&after).await;
+    let reader = tokio::spawn(async move { committed(&after).await });
+    sleep(Duration::from_millis(20)).await;
+    assert!(!reader.is_finished());
+    node.replicated_to(2);
+    assert_eq!(reader.await.expect("no panic"), (6, 0));
+
+    // The coordinator of the old epoch, which has not heard of the election, can write nothing and tell nothing.
+    assert_eq!(commit(before.clone(), 4).await, ErrorCode::NotCoordinator.code());
+    assert_eq!(committed(&before).await.1, ErrorCode::NotCoordinator.code());
+}
