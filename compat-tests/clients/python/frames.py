@@ -124,9 +124,12 @@ def attempt(port, data, pause=0.002, half_close=False, answers=None, patience=2.
 
 
 def split(got):
+    """Whole frames without their lengths, and what is left over."""
     frames = []
-    while len(got) >= 4 and len(got) >= 4 + struct.unpack(">i", got[:4])[0]:
+    while len(got) >= 4:
         n = struct.unpack(">i", got[:4])[0]
+        if n < 0 or len(got) < 4 + n:
+            break
         frames.append(got[4:4 + n])
         got = got[4 + n:]
     return frames, got

@@ -15,14 +15,14 @@ RECORD = os.environ.get("RECORD")
 
 
 def sent_requests(data):
-    """Correlation id -> key and version, for every frame that has them."""
-    requests = split(data)[0]
-    return {f[4:8]: struct.unpack(">hh", f[:4]) for f in requests if len(f) >= 8}
+    """Correlation id, key and version of every frame that has them, in order."""
+    return [(f[4:8], *struct.unpack(">hh", f[:4])) for f in split(data)[0] if len(f) >= 8]
 
 
 def shape(answer, requests, cluster):
     """An answer with everything left out that differs between any two brokers: list of APIs, port, cluster id, offsets."""
-    key, version = requests.get(answer[:4], (None, None))
+    key, version = next(((k, v) for correlation, k, v in requests if correlation == answer[:4]), (None, None))
+    requests[:] = [r for r in requests if r[0] != answer[:4]] + [r for r in requests if r[0] == answer[:4]][1:]
     head, body = answer[:4].hex() + " ", answer[4:]
     if key == 18 and body[:2] == b"\0\0":
         return head + "the APIs"
@@ -33,7 +33,7 @@ def shape(answer, requests, cluster):
             return head + "all topics"
     if key == 10:
         return head + body[:6].hex()  # the error message is in the broker's own words
-    if key == 0 and body:
+    if key == 0 and len(body) > 20:
         tail = len(body) - (20 if version >= 2 else 12 if version == 1 else 8)
         offset = struct.unpack(">q", body[tail:tail + 8])[0]
         return head + body[:tail].hex() + (" no offset " if offset < 0 else " an offset ") + body[tail + 8:].hex()
@@ -90,6 +90,7 @@ bystander = Connection(PORT)
 bystander.call(metadata(4, ["odd-topic"]))
 # v1's reply: node array, controller, then per topic error first; 0 when the topic has a leader
 eventually(lambda: b"\0\0\0\x09odd-topic\0\0\0\0\x01\0\0" in bystander.call(metadata(1, ["odd-topic"])), "odd-topic has a leader")
+bystander.call(produce(3, 1, batch()))  # something to fetch
 answer = bystander.call(metadata(4))
 cluster = answer[answer.index(b"\0\x16") + 2:][:22].decode()
 
