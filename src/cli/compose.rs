@@ -40,6 +40,7 @@ pub(crate) fn serve(config: BrokerConfig) -> anyhow::Result<()> {
             biased;
             _ = terminate.recv() => tracing::info!("stopping: SIGTERM"),
             _ = interrupt.recv() => tracing::info!("stopping: SIGINT"),
+            reason = server.failed() => anyhow::bail!("the cluster's metadata cannot be kept: {reason}"),
         }
         server.stop().await;
         tracing::info!("stopped; the logs are closed cleanly");

@@ -39,10 +39,13 @@ pub fn run() -> ExitCode {
     }
 }
 
+/// What is logged where nobody says otherwise. The quorum's library speaks of each of its steps.
+const LOG_FILTER: &str = "info,openraft=warn";
+
 /// Logs go to stderr, so that stdout holds the start line alone. `KLAMM_LOG` says how much, as `debug` or
 /// `klamm_server=debug,warn`.
 fn log_to_stderr() {
-    let filter = EnvFilter::try_from_env("KLAMM_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = EnvFilter::try_from_env("KLAMM_LOG").unwrap_or_else(|_| EnvFilter::new(LOG_FILTER));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

@@ -113,6 +113,7 @@ impl Partition {
             leader_epoch,
         };
         if !batches.is_empty() {
+            self.check_fits_a_segment(&batches)?;
             self.log.append(&batches)?;
             self.after_local_append(leader_epoch);
         }
@@ -154,6 +155,21 @@ impl Partition {
             origin: options.origin,
             topic_partition: self.topic_partition().clone(),
         }
+    }
+
+    /// What does not fit into one segment is refused as a whole.
+    fn check_fits_a_segment(&self, batches: &[ValidBatch]) -> Result<(), AppendError> {
+        let size: usize = batches.iter().map(|batch| batch.header.size).sum();
+        let most = self.log.config().segment_bytes;
+        if size as u64 <= most {
+            return Ok(());
+        }
+        let name = self.topic_partition();
+        Err(AppendError::Invalid(InvalidRecords {
+            code: ErrorCode::RecordListTooLarge,
+            message: format!("The records for {name} take {size} bytes; segment.bytes is {most}"),
+            record_errors: Vec::new(),
+        }))
     }
 
     /// The place of the first batch that stands in the log already, if there is one.

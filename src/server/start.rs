@@ -133,6 +133,12 @@ pub async fn start(config: BrokerConfig, machine: Machine) -> Result<Server, Sta
 }
 
 impl Server {
+    /// Returns only if the node can no longer keep the cluster's metadata, with the reason; then the process
+    /// should end, and what was acknowledged is on the disk.
+    pub async fn failed(&self) -> String {
+        self.context.metadata.failure().await
+    }
+
     /// Ends connections when their answers are out, closes the logs and marks the stop as a clean one.
     pub async fn stop(mut self) {
         self.stop.send_replace(true);

@@ -228,7 +228,7 @@ impl LogStore {
         log.set_topic_id(topic_id)?;
         let log = Arc::new(log);
         self.shared.logs.write().insert(tp.clone(), log.clone());
-        tracing::info!(partition = %tp, folder = %dir.display(), "made a log");
+        tracing::debug!(partition = %tp, folder = %dir.display(), "made a log");
         Ok(log)
     }
 
@@ -265,7 +265,7 @@ impl LogStore {
             .and_then(|()| disk.sync_dir(parent))
             .map_err(|error| StorageError::io(&from, "rename for deletion", &error))?;
         deletions.add_folder(to, clock.now_ms().saturating_add(delay_ms));
-        tracing::info!(partition = %tp, folder = %from.display(), "deleted a log");
+        tracing::debug!(partition = %tp, folder = %from.display(), "deleted a log");
         Ok(())
     }
 

@@ -23,7 +23,12 @@ pub(crate) async fn handle(
         partitions: topic.partitions.iter().map(|wanted| delete(context, &topic.name, wanted)).collect(),
         ..Default::default()
     });
-    DeleteRecordsResponse { topics: topics.collect(), ..Default::default() }
+    let topics = topics.collect();
+    // What was deleted must stay deleted if the process is killed after the answer.
+    if let Err(error) = context.store.checkpoint_log_start_offsets() {
+        tracing::error!("the new first offsets were not written and may be back after a crash: {error}");
+    }
+    DeleteRecordsResponse { topics, ..Default::default() }
 }
 
 fn delete(context: &Context, topic: &str, wanted: &DeleteRecordsPartition) -> DeleteRecordsPartitionResult {

@@ -16,6 +16,8 @@ use klamm_protocol::messages::list_offsets::{
 use super::Call;
 use crate::context::Context;
 
+/// From this version on answers carry leader epochs.
+const EPOCHS_SINCE: i16 = 4;
 /// From this version on clients know OFFSET_NOT_AVAILABLE (KIP-207).
 const NOT_AVAILABLE_SINCE: i16 = 5;
 
@@ -97,7 +99,7 @@ fn look_up(
         partition_index: wanted.partition_index,
         timestamp: found.timestamp,
         offset: found.offset,
-        leader_epoch: found.leader_epoch.unwrap_or(LeaderEpoch::NONE).0,
+        leader_epoch: found.leader_epoch.filter(|_| version >= EPOCHS_SINCE).unwrap_or(LeaderEpoch::NONE).0,
         ..Default::default()
     })
 }

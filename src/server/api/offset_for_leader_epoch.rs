@@ -11,9 +11,12 @@ use klamm_protocol::messages::offset_for_leader_epoch::{
 use super::Call;
 use crate::context::Context;
 
+/// From this version on the answer says to which epoch the end belongs.
+const EPOCHS_SINCE: i16 = 1;
+
 pub(crate) async fn handle(
     context: &Context,
-    _call: &Call,
+    call: &Call,
     request: OffsetForLeaderEpochRequest,
 ) -> OffsetForLeaderEpochResponse {
     let table = context.partitions.load();
@@ -28,6 +31,7 @@ pub(crate) async fn handle(
         match partition.end_of_epoch(LeaderEpoch(wanted.leader_epoch), current) {
             Ok(None) => unknown(),
             Ok(Some((epoch, end_offset))) => {
+                let epoch = if call.version >= EPOCHS_SINCE { epoch } else { LeaderEpoch::NONE };
                 EpochEndOffset { leader_epoch: epoch.0, end_offset, ..unknown() }
             }
             Err(error) => EpochEndOffset { error_code: error.code().code(), ..unknown() },
