@@ -26,7 +26,8 @@ pub(crate) enum Flavor {
 }
 
 impl Flavor {
-    pub(crate) const ALL: [Flavor; 4] = [Flavor::Klamm, Flavor::Kafka("2.8.2"), Flavor::Kafka("3.9.1"), Flavor::Kafka("4.4.0")];
+    pub(crate) const ALL: [Flavor; 4] =
+        [Flavor::Klamm, Flavor::Kafka("2.8.2"), Flavor::Kafka("3.9.1"), Flavor::Kafka("4.4.0")];
 }
 
 impl FromStr for Flavor {
@@ -61,7 +62,13 @@ pub(crate) struct Broker {
 }
 
 impl Broker {
-    pub(crate) fn new(flavor: Flavor, folder: &Path, settings: &[String], klamm: &Path, oracle: &Path) -> Result<Broker> {
+    pub(crate) fn new(
+        flavor: Flavor,
+        folder: &Path,
+        settings: &[String],
+        klamm: &Path,
+        oracle: &Path,
+    ) -> Result<Broker> {
         Ok(Broker {
             flavor,
             port: free_port()?,
@@ -194,6 +201,9 @@ fn free_port() -> Result<u16> {
     let first = std::process::id() as usize * 7 % span;
     (0..span)
         .map(|step| PORTS.start + 2 * u16::try_from((first + step) % span).unwrap_or(0))
-        .find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok() && TcpListener::bind(("127.0.0.1", *port + 1)).is_ok())
+        .find(|port| {
+            TcpListener::bind(("127.0.0.1", *port)).is_ok()
+                && TcpListener::bind(("127.0.0.1", *port + 1)).is_ok()
+        })
         .with_context(|| format!("no free port in {PORTS:?}"))
 }

@@ -76,10 +76,15 @@ fn work() -> Result<bool> {
     }
     let klamm = klamm_binary(arguments.against)?;
     let bench = run::Bench { home, klamm, flavor: arguments.against, setup, keep: arguments.keep };
-    let mut failed = 0;
+    let (mut failed, mut removals) = (0, Vec::new());
     for scenario in &chosen {
         let outcome = run::run(&bench, scenario)?;
-        println!("{:34} {:6} {:6.1} s", scenario.name, if outcome.failure.is_none() { "ok" } else { "FAILED" }, outcome.seconds);
+        println!(
+            "{:34} {:6} {:6.1} s",
+            scenario.name,
+            if outcome.failure.is_none() { "ok" } else { "FAILED" },
+            outcome.seconds
+        );
         if let Some(failure) = &outcome.failure {
             failed += 1;
             println!("  {failure}");
@@ -90,13 +95,18 @@ fn work() -> Result<bool> {
         if let Some(folder) = &outcome.kept {
             println!("  kept in {}", folder.display());
         }
+        removals.extend(outcome.removal);
+    }
+    for removal in removals {
+        let _ = removal.join(); // what could not be removed stays in the temporary folder
     }
     println!("{} passed, {failed} failed", chosen.len() - failed);
     Ok(failed == 0)
 }
 
 fn choose(all: Vec<Scenario>, arguments: &Arguments) -> Result<Vec<Scenario>> {
-    let named = |scenario: &Scenario| arguments.names.iter().any(|part| scenario.name.contains(part.as_str()));
+    let named =
+        |scenario: &Scenario| arguments.names.iter().any(|part| scenario.name.contains(part.as_str()));
     let highest = match arguments {
         Arguments { all: true, .. } => Tier::All,
         Arguments { quick: true, .. } => Tier::Quick,
@@ -107,8 +117,11 @@ fn choose(all: Vec<Scenario>, arguments: &Arguments) -> Result<Vec<Scenario>> {
             bail!("no scenario has {name:?} in its name (--list --all shows them)");
         }
     }
-    let wanted = |scenario: &Scenario| if arguments.names.is_empty() { scenario.tier <= highest } else { named(scenario) };
-    let chosen: Vec<_> = all.into_iter().filter(|s| wanted(s) && s.against.contains(&arguments.against)).collect();
+    let wanted = |scenario: &Scenario| {
+        if arguments.names.is_empty() { scenario.tier <= highest } else { named(scenario) }
+    };
+    let chosen: Vec<_> =
+        all.into_iter().filter(|s| wanted(s) && s.against.contains(&arguments.against)).collect();
     if chosen.is_empty() {
         bail!("no chosen scenario runs against {}", arguments.against);
     }
@@ -124,6 +137,7 @@ fn klamm_binary(flavor: Flavor) -> Result<PathBuf> {
         Some(path) => PathBuf::from(path),
         None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/release/klamm"),
     };
-    path.canonicalize()
-        .with_context(|| format!("no broker at {} (cargo build --release makes it; KLAMM_BIN names another)", path.display()))
+    path.canonicalize().with_context(|| {
+        format!("no broker at {} (cargo build --release makes it; KLAMM_BIN names another)", path.display())
+    })
 }

@@ -15,6 +15,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// What all scenarios of one run share.
@@ -31,13 +32,20 @@ pub(crate) struct Outcome {
     pub(crate) seconds: f64,
     pub(crate) transcript: Arc<Transcript>,
     pub(crate) kept: Option<PathBuf>,
+    pub(crate) removal: Option<JoinHandle<()>>,
 }
 
 pub(crate) fn run(bench: &Bench, scenario: &Scenario) -> Result<Outcome> {
     let begin = Instant::now();
     let folder = tempfile::Builder::new().prefix("klamm-compat-").tempdir()?;
     let oracle = bench.home.join("oracle/kafka");
-    let mut broker = Broker::new(bench.flavor, &folder.path().join("broker"), &scenario.broker_settings, &bench.klamm, &oracle)?;
+    let mut broker = Broker::new(
+        bench.flavor,
+        &folder.path().join("broker"),
+        &scenario.broker_settings,
+        &bench.klamm,
+        &oracle,
+    )?;
     let transcript = Transcript::new();
     let follower = transcript.follow(broker.log());
     let started = if scenario.starts_its_own_broker { Ok(()) } else { broker.start() };
@@ -50,8 +58,14 @@ pub(crate) fn run(bench: &Bench, scenario: &Scenario) -> Result<Outcome> {
     };
     drop(follower);
     drop(broker); // its group is killed; a scenario that needs a clean stop asks for it
-    let kept = bench.keep.then(|| folder.keep());
-    Ok(Outcome { failure, seconds: begin.elapsed().as_secs_f64(), transcript, kept })
+    let seconds = begin.elapsed().as_secs_f64();
+    let (kept, removal) = if bench.keep {
+        (Some(folder.keep()), None)
+    } else {
+        // thousands of files take a disk a while: the next scenario need not wait
+        (None, Some(std::thread::spawn(move || drop(folder))))
+    };
+    Ok(Outcome { failure, seconds, transcript, kept, removal })
 }
 
 enum Event {

@@ -80,10 +80,13 @@ fn parse(file: &Path, text: &str) -> Result<Vec<Scenario>> {
     let mut each = Vec::new();
     let mut scenario: Option<Scenario> = None;
     for line in text.lines().take(30) {
-        let Some((key, value)) = line.trim_start_matches(['#', '/', '!', '*', ' ']).split_once(": ") else { continue };
+        let Some((key, value)) = line.trim_start_matches(['#', '/', '!', '*', ' ']).split_once(": ") else {
+            continue;
+        };
         let value = value.trim();
         if key == "scenario" {
-            let (name, summary) = value.split_once(": ").context("a scenario's line is `scenario: name: what it shows`")?;
+            let (name, summary) =
+                value.split_once(": ").context("a scenario's line is `scenario: name: what it shows`")?;
             scenario = Some(Scenario {
                 name: name.to_owned(),
                 summary: summary.to_owned(),
@@ -106,9 +109,19 @@ fn parse(file: &Path, text: &str) -> Result<Vec<Scenario>> {
                     .find(|tier| tier.to_string() == value)
                     .with_context(|| format!("tier {value:?} is none of quick, normal, all"))?;
             }
-            "limit" => scenario.limit = Duration::from_secs(value.parse().with_context(|| format!("limit {value:?} is no number of seconds"))?),
+            "limit" => {
+                scenario.limit = Duration::from_secs(
+                    value.parse().with_context(|| format!("limit {value:?} is no number of seconds"))?,
+                )
+            }
             "needs" => scenario.needs = words(value),
-            "against" => scenario.against = value.split_whitespace().map(str::parse).collect::<Result<_, String>>().map_err(anyhow::Error::msg)?,
+            "against" => {
+                scenario.against = value
+                    .split_whitespace()
+                    .map(str::parse)
+                    .collect::<Result<_, String>>()
+                    .map_err(anyhow::Error::msg)?
+            }
             "broker" if value == "none" => scenario.starts_its_own_broker = true,
             "broker" => scenario.broker_settings.extend(words(value)),
             "each" => each = words(value),
@@ -145,9 +158,15 @@ mod tests {
     fn the_head_of_a_file_says_how_to_run_it() {
         let text = "#!/usr/bin/env bash\n# scenario: topics: create and delete\n# tier: quick\n# limit: 7\n# needs: kafka-$WITH kcat\n# each: 2.2.2 4.4.0\n# against: klamm 4.4.0\n# broker: a=b c=d\ntrue\n";
         let scenarios = parse(Path::new("topics.sh"), text).unwrap();
-        assert_eq!(scenarios.iter().map(|s| s.name.as_str()).collect::<Vec<_>>(), ["topics/2.2.2", "topics/4.4.0"]);
+        assert_eq!(
+            scenarios.iter().map(|s| s.name.as_str()).collect::<Vec<_>>(),
+            ["topics/2.2.2", "topics/4.4.0"]
+        );
         let one = &scenarios[0];
-        assert_eq!((one.tier, one.limit.as_secs(), one.summary.as_str()), (Tier::Quick, 7, "create and delete"));
+        assert_eq!(
+            (one.tier, one.limit.as_secs(), one.summary.as_str()),
+            (Tier::Quick, 7, "create and delete")
+        );
         assert_eq!(one.needs, ["kafka-2.2.2", "kcat"]);
         assert_eq!(one.broker_settings, ["a=b", "c=d"]);
         assert_eq!(one.against, [Flavor::Klamm, Flavor::Kafka("4.4.0")]);
@@ -156,6 +175,11 @@ mod tests {
     #[test]
     fn a_file_without_the_line_is_no_scenario_and_a_wrong_tier_is_an_error() {
         assert!(parse(Path::new("a.py"), "import x\n# tier: quick\n").unwrap().is_empty());
-        assert!(parse(Path::new("a.py"), "# scenario: a: b\n# tier: slow\n").unwrap_err().to_string().contains("slow"));
+        assert!(
+            parse(Path::new("a.py"), "# scenario: a: b\n# tier: slow\n")
+                .unwrap_err()
+                .to_string()
+                .contains("slow")
+        );
     }
 }

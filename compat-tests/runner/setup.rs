@@ -31,12 +31,18 @@ pub(crate) fn prepare(home: &Path, scenarios: &[Scenario]) -> Result<Setup> {
     for scenario in scenarios {
         let built = ["go", "cargo"].into_iter().find(|word| scenario.needs.iter().any(|need| need == word));
         for need in &scenario.needs {
-            let of = if Some(need.as_str()) == built { scenario.file.display().to_string() } else { String::new() };
+            let of = if Some(need.as_str()) == built {
+                scenario.file.display().to_string()
+            } else {
+                String::new()
+            };
             if !done.insert((need.clone(), of)) {
                 continue;
             }
             let begin = Instant::now();
-            setup.fulfil(need, scenario, &oracle).with_context(|| format!("{} needs {need}", scenario.name))?;
+            setup
+                .fulfil(need, scenario, &oracle)
+                .with_context(|| format!("{} needs {need}", scenario.name))?;
             if begin.elapsed().as_secs() >= 1 {
                 println!("{:34} {:6} {:6.1} s", format!("setup {need}"), "", begin.elapsed().as_secs_f64());
             }
@@ -50,7 +56,8 @@ fn cache() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("KLAMM_COMPAT_CACHE") {
         return Ok(PathBuf::from(path));
     }
-    Ok(PathBuf::from(std::env::var_os("HOME").context("neither KLAMM_COMPAT_CACHE nor HOME is set")?).join(".cache/klamm/compat"))
+    Ok(PathBuf::from(std::env::var_os("HOME").context("neither KLAMM_COMPAT_CACHE nor HOME is set")?)
+        .join(".cache/klamm/compat"))
 }
 
 impl Setup {
@@ -106,7 +113,10 @@ impl Setup {
         run(Command::new("bash").arg(oracle).args(["get", version]).env("KAFKA_JARS", self.jars()))?;
         let source = self.clients.join("java/ToolHost.java");
         if !self.tool_host().join("ToolHost.class").exists() {
-            run(Command::new("javac").args(["-nowarn", "-proc:none", "-Xlint:-options", "-d"]).arg(self.tool_host()).arg(source))?;
+            run(Command::new("javac")
+                .args(["-nowarn", "-proc:none", "-Xlint:-options", "-d"])
+                .arg(self.tool_host())
+                .arg(source))?;
         }
         Ok(())
     }
@@ -117,10 +127,16 @@ impl Setup {
 
     /// A single-file Java program with the client jars of the Kafka version that it needs.
     fn java(&self, scenario: &Scenario) -> Result<Command> {
-        let version = scenario.needs.iter().find_map(|need| need.strip_prefix("kafka-")).context("a Java scenario needs a kafka-VERSION")?;
+        let version = scenario
+            .needs
+            .iter()
+            .find_map(|need| need.strip_prefix("kafka-"))
+            .context("a Java scenario needs a kafka-VERSION")?;
         let folder = self.jars().join(version);
         let mut command = Command::new("java");
-        command.args(["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp"]).arg(folder.join("libs/*"));
+        command
+            .args(["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp"])
+            .arg(folder.join("libs/*"));
         command.arg(format!("-Dlog4j.configuration=file:{}", folder.join("log4j.properties").display()));
         command.arg(format!("-Dlog4j2.configurationFile={}", folder.join("log4j2.properties").display()));
         Ok(command)
@@ -153,7 +169,14 @@ impl Setup {
         }
         run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&environment))?;
         run(Command::new(environment.join("bin/pip"))
-            .args(["install", "--quiet", "--disable-pip-version-check", "--only-binary", ":all:", "--requirement"])
+            .args([
+                "install",
+                "--quiet",
+                "--disable-pip-version-check",
+                "--only-binary",
+                ":all:",
+                "--requirement",
+            ])
             .arg(self.requirements(need)))?;
         std::fs::write(environment.join("complete"), "")?;
         Ok(())
@@ -186,7 +209,12 @@ impl Setup {
     fn build_go(&self, file: &Path) -> Result<()> {
         program("go", "golang-go")?;
         let folder = file.parent().context("a file has a folder")?;
-        run(Command::new("go").args(["build", "-o"]).arg(self.go_program(file)?).arg(".").current_dir(folder).env("GOFLAGS", "-mod=readonly"))
+        run(Command::new("go")
+            .args(["build", "-o"])
+            .arg(self.go_program(file)?)
+            .arg(".")
+            .current_dir(folder)
+            .env("GOFLAGS", "-mod=readonly"))
     }
 
     /// `<crate>/src/main.rs` builds to a program named as its folder.
@@ -232,7 +260,12 @@ fn jdk() -> Result<()> {
 }
 
 fn folder_name(file: &Path) -> Result<String> {
-    Ok(file.parent().and_then(Path::file_name).context("a program's folder has a name")?.to_string_lossy().into_owned())
+    Ok(file
+        .parent()
+        .and_then(Path::file_name)
+        .context("a program's folder has a name")?
+        .to_string_lossy()
+        .into_owned())
 }
 
 /// A name that changes with the contents of the files, so that a changed list is fetched anew.
@@ -260,7 +293,9 @@ fn install(package: &str) -> Result<()> {
         bail!("install the package {package} first (only root may: apt-get install {package})");
     }
     println!("setup: apt-get install {package}");
-    let apt = |arguments: &[&str]| run(Command::new("apt-get").args(arguments).env("DEBIAN_FRONTEND", "noninteractive"));
+    let apt = |arguments: &[&str]| {
+        run(Command::new("apt-get").args(arguments).env("DEBIAN_FRONTEND", "noninteractive"))
+    };
     if apt(&["install", "-y", "-qq", package]).is_err() {
         apt(&["update", "-qq"])?;
         apt(&["install", "-y", "-qq", package])?;

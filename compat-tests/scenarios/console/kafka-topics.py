@@ -19,9 +19,10 @@ def described(topic):
     return [[word.strip().replace(": ", ":") for word in line.split("\t") if word.strip()] for line in run.lines if line.strip()]
 
 
-def refused(run, words, exit_code="1"):
-    equal(run.code, exit_code, run)
-    holds(words in run.out + run.error, f"no {words!r} in {run}")
+def refused(run, error):
+    """Refused with this error; its message is in the broker's own words, so only the exception's name is compared."""
+    equal(run.code, "1", run)
+    holds(error in run.out + run.error, f"no {error!r} in {run}")
 
 
 with check("create"):
@@ -45,12 +46,12 @@ with check("alter to five partitions"):
     equal(topics("--alter", "--topic", "orders", "--partitions", 5).code, "0")
     eventually(lambda: len(described("orders")) == 6, "five partitions", 10)
 with check("refusals"):
-    refused(topics("--create", "--topic", "orders", "--partitions", 1, "--replication-factor", 1), "already exists")
-    refused(topics("--create", "--topic", "no such/name", "--partitions", 1, "--replication-factor", 1), "nvalid")  # InvalidTopic…, invalid…
-    refused(topics("--create", "--topic", "far", "--partitions", 1, "--replication-factor", 3), "eplication factor")
-    refused(topics("--create", "--topic", "none", "--partitions", 0, "--replication-factor", 1), "partitions")
-    refused(topics("--create", "--topic", "odd", "--partitions", 1, "--replication-factor", 1, "--config", "retention.ms=soon"), "retention.ms")
-    refused(topics("--alter", "--topic", "orders", "--partitions", 2), "partitions")
+    refused(topics("--create", "--topic", "orders", "--partitions", 1, "--replication-factor", 1), "TopicExistsException")
+    refused(topics("--create", "--topic", "no such/name", "--partitions", 1, "--replication-factor", 1), "InvalidTopicException")
+    refused(topics("--create", "--topic", "far", "--partitions", 1, "--replication-factor", 3), "InvalidReplicationFactorException")
+    refused(topics("--create", "--topic", "none", "--partitions", 0, "--replication-factor", 1), "InvalidPartitionsException")
+    refused(topics("--create", "--topic", "odd", "--partitions", 1, "--replication-factor", 1, "--config", "retention.ms=soon"), "InvalidConfigurationException")
+    refused(topics("--alter", "--topic", "orders", "--partitions", 2), "InvalidPartitionsException")
     if numbers(WITH) >= (2, 4):  # before, a name that fits no topic described nothing and deleted nothing, in silence
         refused(topics("--describe", "--topic", "unknown"), "does not exist")
 with check("delete"):

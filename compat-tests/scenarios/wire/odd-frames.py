@@ -91,6 +91,9 @@ bystander.call(metadata(4, ["odd-topic"]))
 # v1's reply: node array, controller, then per topic error first; 0 when the topic has a leader
 eventually(lambda: b"\0\0\0\x09odd-topic\0\0\0\0\x01\0\0" in bystander.call(metadata(1, ["odd-topic"])), "odd-topic has a leader")
 bystander.call(produce(3, 1, batch()))  # something to fetch
+# the group's coordinator is there: FindCoordinator v0, and OffsetFetch v1 until it answers for the group
+eventually(lambda: bystander.call(request(10, 0, text("nobody")))[4:6] == i16(0), "a coordinator")
+eventually(lambda: bystander.call(request(9, 1, text("nobody") + i32(1) + text("odd-topic") + i32(1) + i32(0)))[-2:] == i16(0), "the coordinator has loaded")
 answer = bystander.call(metadata(4))
 cluster = answer[answer.index(b"\0\x16") + 2:][:22].decode()
 

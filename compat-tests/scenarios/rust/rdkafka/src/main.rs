@@ -1,3 +1,5 @@
+//! rdkafka against a broker; the lines below are the scenario.
+
 // scenario: rdkafka: every codec, a group of two, a restart under it
 // tier: normal
 // limit: 90

@@ -1,0 +1,385 @@
+"""What is asked of every broker: per API a valid body and, one line each, what is changed in it.
+
+`API(name, body, before, edges=…, skip=…, cases=…)`: `body` may refer to the state `s` (its unique name, ids of topics,
+answers so far); `before` are steps that set a case's own state up. Every version is asked the valid body, then the
+body with each field at the edges of its type (except fields in `skip`), then each of `cases`: a patch (a dict of field
+to value) or a list of steps, in which `ME` stands for the version under test.
+"""
+import struct
+from engine import T0, UNKNOWN_ID, ZERO
+from kwire import batch, crc32c, message_set
+
+ME = None
+MAX = {'int8': 127, 'int16': 2**15 - 1, 'int32': 2**31 - 1, 'int64': 2**63 - 1}
+LONG = 'x' * 250
+NO_SUCH = {'Topic': 'no-such', 'Name': 'no-such', 'TopicId': UNKNOWN_ID}
+
+FIXTURES = {
+    # name: (partitions, configs, batches in partition 0)
+    'plain': (2, (), [batch([(b'k', b'a'), (b'k', b'b', 5)], timestamp=T0 + i * 1000) for i in range(3)]),
+    'empty': (1, (), []),
+    'sink': (1, (), []),
+    'configured': (1, (('retention.ms', '86400000'), ('cleanup.policy', 'compact,delete'), ('max.message.bytes', '2000')), []),
+    'append-time': (1, (('message.timestamp.type', 'LogAppendTime'),), []),
+    'trimmed': (1, (), [batch([(b'k', b'v')], timestamp=T0 + i) for i in range(4)]),
+}
+GROUPS = ('with-offsets', 'with-member')
+
+
+def partitions(name='PartitionIndex', **more):
+    return [{name: 0, **more}]
+
+
+def by_id(name):
+    return lambda s: s.ids.get(name, UNKNOWN_ID)
+
+
+# --- data -----------------------------------------------------------------------------------------------------------
+
+def records(s):
+    """In the format of the version's age."""
+    return batch([(b'k', b'v')], timestamp=T0) if s.version >= 3 else message_set([(b'k', b'v')], 1 if s.version == 2 else 0)
+
+
+def produce(topic='sink', records=records, **more):
+    return {'Acks': 1, 'TimeoutMs': 1000, 'TopicData': [{'Name': topic, 'TopicId': by_id(topic), 'PartitionData': [{'Index': 0, 'Records': records}]}], **more}
+
+
+def own(s):
+    return s.name
+
+
+def own_produce(records=records, **more):
+    return lambda s: produce(s.name, records, **more)
+
+
+def broken(b, at, new, recrc=True):
+    """A batch with bytes replaced, and its checksum made right again."""
+    b = b[:at] + new + b[at + len(new):]
+    return b[:17] + struct.pack('>I', crc32c(b[21:])) + b[21:] if recrc and at >= 21 else b
+
+
+ONE = batch([(b'k', b'v')], timestamp=T0)
+TWO = batch([(b'k', b'v'), (b'k', b'w', 3)], timestamp=T0)
+BAD_RECORDS = {
+    'no records': {'Records': b''},
+    'null records': {'Records': None},
+    'wrong CRC': {'Records': broken(ONE, 17, b'\1\2\3\4', False)},
+    'two batches': {'Records': ONE + ONE},
+    'one stray byte': {'Records': ONE + b'\0'},
+    'cut off': {'Records': ONE[:-1]},
+    'only the head': {'Records': ONE[:20]},
+    'record count 5': {'Records': broken(ONE, 57, struct.pack('>i', 5))},
+    'record count 0': {'Records': broken(ONE, 57, struct.pack('>i', 0))},
+    'record count -1': {'Records': broken(ONE, 57, struct.pack('>i', -1))},
+    'last offset delta 9': {'Records': broken(ONE, 23, struct.pack('>i', 9))},
+    'base offset 7': {'Records': struct.pack('>q', 7) + ONE[8:]},
+    'magic 3': {'Records': broken(ONE, 16, b'\3', False)},
+    'magic -1': {'Records': broken(ONE, 16, b'\xff', False)},
+    'batch length 10': {'Records': broken(ONE, 8, struct.pack('>i', 10), False)},
+    'batch length max': {'Records': broken(ONE, 8, struct.pack('>i', 2**31 - 1), False)},
+    'batch length -1': {'Records': broken(ONE, 8, struct.pack('>i', -1), False)},
+    'unknown codec': {'Records': broken(ONE, 21, struct.pack('>h', 7))},
+    'gzip of nothing': {'Records': broken(ONE, 21, struct.pack('>h', 1))},
+    'snappy of nothing': {'Records': broken(ONE, 21, struct.pack('>h', 2))},
+    'lz4 of nothing': {'Records': broken(ONE, 21, struct.pack('>h', 3))},
+    'zstd of nothing': {'Records': broken(ONE, 21, struct.pack('>h', 4))},
+    'log append time from a client': {'Records': broken(ONE, 21, struct.pack('>h', 8))},
+    'control batch': {'Records': broken(ONE, 21, struct.pack('>h', 32))},
+    'transactional without an id': {'Records': broken(ONE, 21, struct.pack('>h', 16))},
+    'delete horizon flag': {'Records': broken(ONE, 21, struct.pack('>h', 64))},
+    'unused attributes': {'Records': broken(ONE, 21, struct.pack('>h', 0x4000))},
+    'time in 2100': {'Records': batch([(b'k', b'v')], timestamp=4102444800000)},
+    'time -1': {'Records': batch([(b'k', b'v')], timestamp=-1)},
+    'time -5': {'Records': batch([(b'k', b'v')], timestamp=-5)},
+    'leader epoch 9 in the batch': {'Records': batch([(b'k', b'v')], timestamp=T0, leader_epoch=9)},
+    'producer id without a sequence': {'Records': batch([(b'k', b'v')], timestamp=T0, pid=77, epoch=0)},
+    'sequence without a producer id': {'Records': batch([(b'k', b'v')], timestamp=T0, seq=3)},
+    'producer epoch -1': {'Records': batch([(b'k', b'v')], timestamp=T0, pid=77, epoch=-1, seq=0)},
+    'too large': {'Records': batch([(b'k', b'v' * 1_100_000)], timestamp=T0)},
+    'null key and value': {'Records': batch([(None, None)], timestamp=T0)},
+    'headers': {'Records': batch([(b'k', b'v', 0, [(b'h', b'x'), (b'', None)])], timestamp=T0)},
+    'message v0': {'Records': message_set([(b'k', b'v')], 0)},
+    'message v1': {'Records': message_set([(b'k', b'v')], 1)},
+    'two messages v1': {'Records': message_set([(b'k', b'v'), (None, b'w')], 1)},
+    'message v1 wrong CRC': {'Records': broken(message_set([(b'k', b'v')], 1), 12, b'\1\2\3\4', False)},
+    'record length wrong': {'Records': broken(ONE, 61, b'\x02')},
+    'a null key for a compacted topic': {'Name': 'configured', 'TopicId': by_id('configured'), 'Records': batch([(None, b'v')], timestamp=T0)},
+    'too large for its topic': {'Name': 'configured', 'TopicId': by_id('configured'), 'Records': batch([(b'k', b'v' * 3000)], timestamp=T0)},
+    'log append time': {'Name': 'append-time', 'TopicId': by_id('append-time')},
+}
+
+
+def idempotent(seq, pid=9000, epoch=0, count=1):
+    return own_produce(batch([(b'k', b'v')] * count, timestamp=T0, pid=pid, epoch=epoch, seq=seq))
+
+
+def topic(partitions=1, configs=(), records=()):
+    return ('@topic', own, partitions, configs, records)
+
+
+def fetch(topic='plain', offset=0, **more):
+    return {
+        'ReplicaId': -1, 'MaxWaitMs': 0, 'MinBytes': 0, 'MaxBytes': 1 << 20, 'IsolationLevel': 0,
+        'Topics': [{'Topic': topic, 'TopicId': by_id(topic), 'Partitions': [{'Partition': 0, 'FetchOffset': offset, 'PartitionMaxBytes': 1 << 20}]}],
+        'ForgottenTopicsData': [], **more}
+
+
+def session(s, epoch, topics=()):
+    """The next request of the session that the first answer opened."""
+    first = s.answers[0]
+    return fetch(SessionId=first.get('SessionId', 0) if isinstance(first, dict) else 0, SessionEpoch=epoch, Topics=list(topics))
+
+
+def patch_partition(body, partition):
+    body['Topics'][0]['Partitions'][0]['Partition'] = partition
+    return body
+
+
+def trim(s, offset):
+    return {'Topics': [{'Name': s.name, 'Partitions': [{'PartitionIndex': 0, 'Offset': offset}]}], 'TimeoutMs': 1000}
+
+
+def list_offsets(topic='plain', timestamp=-1, **more):
+    return {'ReplicaId': -1, 'Topics': [{'Name': topic, 'Partitions': [{'PartitionIndex': 0, 'Timestamp': timestamp, 'MaxNumOffsets': 10}]}], **more}
+
+
+def epochs(topic='plain', epoch=0, **more):
+    return {'ReplicaId': -1, 'Topics': [{'Topic': topic, 'Partitions': [{'Partition': 0, 'LeaderEpoch': epoch}]}], **more}
+
+
+# --- groups ---------------------------------------------------------------------------------------------------------
+
+def join(s, member='', **more):
+    return {'GroupId': s.name, 'SessionTimeoutMs': 60000, 'RebalanceTimeoutMs': 60000, 'MemberId': member, 'ProtocolType': 'consumer', 'Protocols': [{'Name': 'range', 'Metadata': b'\1\2'}], **more}
+
+
+def sync(s, **more):
+    return {'GroupId': s.name, 'GenerationId': 1, 'MemberId': s.member(), 'ProtocolType': 'consumer', 'ProtocolName': 'range', 'Assignments': [{'MemberId': s.member(), 'Assignment': b'\7'}], **more}
+
+
+JOINED = [('JoinGroup', 3, join)]
+SYNCED = JOINED + [('SyncGroup', 2, sync)]
+
+
+def commit(s, group=None, **more):
+    return {'GroupId': group or s.name, 'GenerationIdOrMemberEpoch': -1, 'MemberId': '', 'RetentionTimeMs': -1, 'Topics': [
+        {'Name': 'plain', 'TopicId': by_id('plain'), 'Partitions': [{'PartitionIndex': 0, 'CommittedOffset': 3, 'CommittedLeaderEpoch': 0, 'CommitTimestamp': -1, 'CommittedMetadata': 'm'}]}], **more}
+
+
+def patched_commit(s, **fields):
+    body = commit(s)
+    body['Topics'][0]['Partitions'][0].update(fields)
+    return body
+
+
+COMMITTED = [('OffsetCommit', 5, commit)]
+
+
+def offset_fetch(group, topics='plain', asked=(0,), **more):
+    topics_ = None if topics is None else [{'Name': topics, 'TopicId': by_id(topics), 'PartitionIndexes': list(asked)}]
+    return {'GroupId': group, 'Topics': topics_, 'Groups': [{'GroupId': group, 'MemberId': None, 'MemberEpoch': -1, 'Topics': topics_}], **more}
+
+
+# --- topics and configs ---------------------------------------------------------------------------------------------
+
+def create(s, **more):
+    return {'Topics': [{'Name': s.name, 'NumPartitions': 2, 'ReplicationFactor': 1, 'Assignments': [], 'Configs': []}], 'timeoutMs': 30000, 'validateOnly': False, **more}
+
+
+def configs(*pairs):
+    return {'Configs': [{'Name': k, 'Value': v} for k, v in pairs]}
+
+
+def assigned(*brokers, first=0):
+    return {'Assignments': [{'PartitionIndex': first + i, 'BrokerIds': list(b)} for i, b in enumerate(brokers)]}
+
+
+def alter(kind=2, name=own, pairs=(('retention.ms', '5000'),), operation=0):
+    return {'Resources': [{'ResourceType': kind, 'ResourceName': name, 'Configs': [{'Name': k, 'Value': v, 'ConfigOperation': operation} for k, v in pairs]}], 'ValidateOnly': False}
+
+
+def describe(kind, name, keys):
+    return {'Resources': [{'ResourceType': kind, 'ResourceName': name, 'ConfigurationKeys': keys}]}
+
+
+CONFIG_VALUES = [
+    ('retention.ms', '-1'), ('retention.ms', '-2'), ('retention.ms', 'x'), ('retention.ms', ''), ('retention.ms', None), ('retention.ms', ' 7 '), ('retention.ms', '1.5'),
+    ('retention.ms', '99999999999999999999'), ('cleanup.policy', 'compact'), ('cleanup.policy', 'delete,compact'), ('cleanup.policy', 'shred'), ('cleanup.policy', ''), ('cleanup.policy', ' delete , compact '),
+    ('compression.type', 'brotli'), ('compression.type', 'ZSTD'), ('compression.type', 'gzip'), ('compression.gzip.level', '10'), ('compression.gzip.level', '-1'), ('compression.zstd.level', '99'), ('min.insync.replicas', '0'), ('min.insync.replicas', '5'), ('segment.bytes', '13'), ('segment.bytes', '1048576'), ('segment.bytes', '2147483648'),
+    ('message.timestamp.type', 'Never'), ('message.timestamp.type', 'LogAppendTime'), ('unclean.leader.election.enable', 'yes'), ('unclean.leader.election.enable', 'TRUE'),
+    ('no.such.key', '1'), ('', '1'), ('message.format.version', '0.10.0'), ('message.format.version', 'x'), ('message.downconversion.enable', 'true'), ('min.cleanable.dirty.ratio', '1.5'), ('min.cleanable.dirty.ratio', '0.5'),
+    ('max.message.bytes', '-1'), ('flush.messages', '0'), ('leader.replication.throttled.replicas', '0:1'), ('leader.replication.throttled.replicas', 'x'), ('leader.replication.throttled.replicas', '*'),
+    ('remote.storage.enable', 'true'), ('local.retention.ms', '5'), ('segment.ms', '0'), ('min.compaction.lag.ms', '-1'), ('max.compaction.lag.ms', '0'), ('file.delete.delay.ms', '-1'), ('preallocate', 'true'),
+]
+BROKER_VALUES = [
+    ('log.retention.ms', '70000'), ('log.retention.ms', 'x'), ('log.cleaner.threads', '2'), ('log.cleaner.threads', '0'), ('node.id', '2'), ('log.dirs', '/x'), ('no.such.key', '1'),
+    ('message.max.bytes', '2000000'), ('message.max.bytes', '-1'), ('num.io.threads', '9'), ('num.network.threads', '900'), ('max.connections', '5000'), ('max.connections.per.ip.overrides', 'localhost:2'),
+    ('listeners', 'PLAINTEXT://127.0.0.1:1'), ('advertised.listeners', 'x'), ('background.threads', '11'), ('min.insync.replicas', '1'), ('log.segment.bytes', '1'), ('num.partitions', '7'), ('auto.create.topics.enable', 'false'),
+]
+TOPIC_NAMES = ['', '.', '..', 'a b', 'ü', 'x' * 249, LONG, 'a/b', 'a.b_c', 'A', '__consumer_offsets', '__transaction_state', 'plain', '-', '_']
+
+
+def value_cases(kind, name, values):
+    return {f'{k}={v}'[:60]: [('@topic', own), (ME, ME, alter(kind, name, ((k, v),)))] if kind == 2 else alter(kind, name, ((k, v),)) for k, v in values}
+
+
+def API(name, body, before=(), skip=(), cases=None, edges=True):
+    return {'name': name, 'body': body, 'before': list(before), 'skip': set(skip), 'cases': cases or {}, 'edges': edges}
+
+
+def ask(body, *more):
+    """Steps that end with the version under test."""
+    return [*more, (ME, ME, body)]
+
+
+APIS = [
+    API('ApiVersions', {'ClientSoftwareName': 'wire', 'ClientSoftwareVersion': '1'}, cases={
+        'dots and dashes': {'ClientSoftwareName': 'a.b-c'}, 'ends with a dot': {'ClientSoftwareName': 'a.'}, 'a space': {'ClientSoftwareVersion': '1 2'},
+        'another cluster': {'ClusterId': 'other', 'NodeId': 1}, 'this cluster': {'ClusterId': lambda s: s.cluster, 'NodeId': 1}, 'this cluster, another node': {'ClusterId': lambda s: s.cluster, 'NodeId': 2},
+        'a cluster without a node': {'ClusterId': 'other'}, 'a node without a cluster': {'NodeId': 1},
+    }),
+    API('Metadata', {'Topics': [{'Name': 'plain'}], 'AllowAutoTopicCreation': False}, skip={'TopicId', 'Name'}, cases={
+        'all topics': {'Topics': None}, 'no topics': {'Topics': []}, 'two, one unknown': {'Topics': [{'Name': 'plain'}, {'Name': own}]}, 'twice': {'Topics': [{'Name': 'plain'}, {'Name': 'plain'}]},
+        'authorized operations': {'IncludeClusterAuthorizedOperations': True, 'IncludeTopicAuthorizedOperations': True},
+        'authorized operations of an unknown topic': {'Topics': [{'Name': own}], 'IncludeTopicAuthorizedOperations': True},
+        'by id': {'Topics': [{'Name': None, 'TopicId': by_id('plain')}]}, 'by unknown id': {'Topics': [{'Name': None, 'TopicId': UNKNOWN_ID}]}, 'by zero id': {'Topics': [{'Name': None, 'TopicId': ZERO}]},
+        'by id and name': {'Topics': [{'Name': 'plain', 'TopicId': by_id('plain')}]}, 'by id and another name': {'Topics': [{'Name': 'empty', 'TopicId': by_id('plain')}]}, 'name and unknown id': {'Topics': [{'Name': 'plain', 'TopicId': UNKNOWN_ID}]},
+        'by id and by name': {'Topics': [{'Name': None, 'TopicId': by_id('plain')}, {'Name': 'empty'}]}, 'known and unknown id': {'Topics': [{'Name': None, 'TopicId': by_id('plain')}, {'Name': None, 'TopicId': UNKNOWN_ID}]},
+        'creates': {'Topics': [{'Name': own}], 'AllowAutoTopicCreation': True}, 'empty name': {'Topics': [{'Name': ''}]}, 'null name': {'Topics': [{'Name': None}]}, 'no such': {'Topics': [{'Name': own}]}, 'creates no bad name': {'Topics': [{'Name': 'a b'}], 'AllowAutoTopicCreation': True},
+        'creates no long name': {'Topics': [{'Name': LONG}], 'AllowAutoTopicCreation': True}, 'creates, colliding': {'Topics': [{'Name': lambda s: s.name + '.x'}, {'Name': lambda s: s.name + '_x'}], 'AllowAutoTopicCreation': True},
+        'consumer offsets': {'Topics': [{'Name': '__consumer_offsets'}]},
+    }),
+    API('Produce', produce(), skip={'TransactionalId', 'Records'}, cases={
+        **BAD_RECORDS, **{f'acks=0, {k}': {**v, 'Acks': 0} for k, v in BAD_RECORDS.items() if k in ('no records', 'wrong CRC', 'too large', 'message v0')},
+        'acks=0': {'Acks': 0}, 'acks=-1': {'Acks': -1}, 'acks=2': {'Acks': 2}, 'acks=0, unknown topic': {**NO_SUCH, 'Acks': 0}, 'unknown topic': NO_SUCH, 'zero id': {'Name': '', 'TopicId': ZERO},
+        'unknown partition': {'Index': 9}, 'negative partition': {'Index': -1}, 'consumer offsets': {'Name': '__consumer_offsets', 'TopicId': by_id('__consumer_offsets')},
+        'partition twice': {'PartitionData': [{'Index': 0, 'Records': records}, {'Index': 0, 'Records': records}]}, 'one good, one bad partition': {'PartitionData': [{'Index': 0, 'Records': records}, {'Index': 7, 'Records': records}]},
+        'one good, one unknown topic': {'TopicData': lambda s: [*produce()['TopicData'], *produce('no-such')['TopicData']]}, 'topic twice': {'TopicData': lambda s: produce()['TopicData'] * 2},
+        'offsets count up': [topic(), (ME, ME, own_produce()), (ME, ME, own_produce()), ('ListOffsets', 5, lambda s: list_offsets(s.name))],
+        'sequence from 0': [topic(), (ME, ME, idempotent(0)), (ME, ME, idempotent(1)), (ME, ME, idempotent(0)), (ME, ME, idempotent(1)), (ME, ME, idempotent(3))],
+        'sequence from 5': [topic(), (ME, ME, idempotent(5)), (ME, ME, idempotent(6)), (ME, ME, idempotent(5))],
+        'newer epoch': [topic(), (ME, ME, idempotent(0)), (ME, ME, idempotent(1, epoch=1)), (ME, ME, idempotent(0, epoch=1)), (ME, ME, idempotent(1, epoch=0))],
+        'batches of three': [topic(), (ME, ME, idempotent(0, count=3)), (ME, ME, idempotent(0)), (ME, ME, idempotent(1)), (ME, ME, idempotent(3, count=2)), (ME, ME, idempotent(2, count=2))],
+        'a duplicate beyond five': [topic(), *[(ME, ME, idempotent(i)) for i in range(6)], (ME, ME, idempotent(0)), (ME, ME, idempotent(1))],
+        'sequence at its maximum': [topic(), (ME, ME, idempotent(2**31 - 1)), (ME, ME, idempotent(0))],
+    }),
+    API('Fetch', fetch(), skip={'MaxWaitMs', 'MinBytes', 'ReplicaId', 'ReplicaEpoch', 'ReplicaDirectoryId', 'ClusterId', 'ReplicaState'}, cases={
+        'unknown topic': NO_SUCH, 'zero id': {'Topic': '', 'TopicId': ZERO}, 'unknown partition': {'Partition': 9}, 'empty partition': {'Partition': 1}, 'empty partition, offset 1': {'Partition': 1, 'FetchOffset': 1},
+        'at the end': {'FetchOffset': 6}, 'beyond the end': {'FetchOffset': 7}, 'inside a batch': {'FetchOffset': 3}, 'before the start': fetch('trimmed', 0), 'from the start': fetch('trimmed', 2),
+        'one byte': {'MaxBytes': 1, 'PartitionMaxBytes': 1}, 'one byte a partition': {'PartitionMaxBytes': 1}, 'one byte in all': {'MaxBytes': 1}, '100 bytes a partition': {'PartitionMaxBytes': 100}, '100 bytes in all': {'MaxBytes': 100},
+        'no bytes': {'MaxBytes': 0, 'PartitionMaxBytes': 0}, 'negative bytes': {'MaxBytes': -1, 'PartitionMaxBytes': -1}, 'committed': {'IsolationLevel': 1}, 'isolation level 2': {'IsolationLevel': 2},
+        'partition twice': {'Partitions': [{'Partition': 0, 'FetchOffset': 0, 'PartitionMaxBytes': 9999}, {'Partition': 0, 'FetchOffset': 2, 'PartitionMaxBytes': 9999}]},
+        'two partitions': {'Partitions': [{'Partition': 1, 'FetchOffset': 0, 'PartitionMaxBytes': 9999}, {'Partition': 0, 'FetchOffset': 2, 'PartitionMaxBytes': 9999}]},
+        'leader epoch 0': {'CurrentLeaderEpoch': 0}, 'leader epoch 1': {'CurrentLeaderEpoch': 1}, 'last fetched epoch 0': {'LastFetchedEpoch': 0, 'FetchOffset': 3}, 'last fetched epoch 5': {'LastFetchedEpoch': 5, 'FetchOffset': 3},
+        'last fetched epoch at the end': {'LastFetchedEpoch': 0, 'FetchOffset': 6}, 'last fetched epoch beyond the end': {'LastFetchedEpoch': 0, 'FetchOffset': 7},
+        'a follower that is none': {'ReplicaId': 5, 'ReplicaState': {'ReplicaId': 5, 'ReplicaEpoch': 1}}, 'a follower with the id of the broker': {'ReplicaId': 1, 'ReplicaState': {'ReplicaId': 1, 'ReplicaEpoch': -1}}, 'the debugging consumer': {'ReplicaId': -2, 'ReplicaState': {'ReplicaId': -2, 'ReplicaEpoch': -1}},
+        'another cluster': {'ClusterId': 'other'}, 'a rack': {'RackId': 'r1'}, 'waits for bytes': {'MaxWaitMs': 100, 'MinBytes': 1 << 30}, 'waits at the end': {'MaxWaitMs': 100, 'MinBytes': 1, 'FetchOffset': 6}, 'negative wait': {'MaxWaitMs': -5, 'MinBytes': 1, 'FetchOffset': 6},
+        'session 0, epoch 0': [(ME, ME, fetch(SessionId=0, SessionEpoch=0))], 'session 0, epoch 1': [(ME, ME, fetch(SessionId=0, SessionEpoch=1))], 'session 0, epoch 7': [(ME, ME, fetch(SessionId=0, SessionEpoch=7))],
+        'unknown session': [(ME, ME, fetch(SessionId=123456, SessionEpoch=1))], 'unknown session, epoch 0': [(ME, ME, fetch(SessionId=123456, SessionEpoch=0))], 'unknown session is closed': [(ME, ME, fetch(SessionId=123456, SessionEpoch=-1))], 'negative session': [(ME, ME, fetch(SessionId=-4, SessionEpoch=1))],
+        'session': [(ME, ME, fetch(SessionEpoch=0)), (ME, ME, lambda s: session(s, 1)), (ME, ME, lambda s: session(s, 2, fetch('empty')['Topics'])), (ME, ME, lambda s: session(s, 3, fetch('plain', 2)['Topics'])), (ME, ME, lambda s: session(s, 4)), (ME, ME, lambda s: session(s, 4)), (ME, ME, lambda s: session(s, 9))],
+        'session forgets': [(ME, ME, fetch(SessionEpoch=0)), (ME, ME, lambda s: {**session(s, 1), 'ForgottenTopicsData': [{'Topic': 'plain', 'TopicId': by_id('plain'), 'Partitions': [0]}]}), (ME, ME, lambda s: session(s, 2))],
+        'session forgets what it never had': [(ME, ME, fetch(SessionEpoch=0)), (ME, ME, lambda s: {**session(s, 1), 'ForgottenTopicsData': [{'Topic': 'empty', 'TopicId': by_id('empty'), 'Partitions': [0, 5, -1]}]}), (ME, ME, lambda s: session(s, 2))],
+        'session with an unknown topic': [(ME, ME, fetch('no-such', SessionEpoch=0)), (ME, ME, lambda s: session(s, 1))], 'session of nothing': [(ME, ME, fetch(SessionEpoch=0, Topics=[])), (ME, ME, lambda s: session(s, 1))],
+        'session with an unknown partition': [(ME, ME, lambda s: {**patch_partition(fetch(SessionEpoch=0), 9)}), (ME, ME, lambda s: session(s, 1))],
+        'session at the end': [(ME, ME, fetch('plain', 6, SessionEpoch=0)), (ME, ME, lambda s: session(s, 1)), (ME, ME, lambda s: session(s, -1))],
+        'session is closed': [(ME, ME, fetch(SessionEpoch=0)), (ME, ME, lambda s: session(s, -1)), (ME, ME, lambda s: session(s, 1))],
+        'session is replaced': [(ME, ME, fetch(SessionEpoch=0)), (ME, ME, lambda s: session(s, 0, fetch('empty')['Topics'])), (ME, ME, lambda s: session(s, 1))],
+        'session of deleted topic': [topic(), (ME, ME, lambda s: fetch(s.name, SessionEpoch=0)), (ME, ME, lambda s: session(s, 1))],
+    }),
+    API('ListOffsets', list_offsets(), skip={'ReplicaId', 'TimeoutMs'}, cases={
+        **{f'timestamp {t}': {'Timestamp': t} for t in (-2, -1, -3, -4, -5, -6, -7, -100, 0, T0, T0 + 1, T0 + 1000, T0 + 1003, T0 + 2005, T0 + 2006)}, 'unknown topic': NO_SUCH, 'unknown partition': {'PartitionIndex': 9},
+        **{f'empty partition, timestamp {t}': {'PartitionIndex': 1, 'Timestamp': t} for t in (-2, -1, -3, -4, -5, -6, T0)}, **{f'trimmed, timestamp {t}': list_offsets('trimmed', t) for t in (-2, -1, -3, -4, -5, T0, T0 + 3)},
+        'committed': {'IsolationLevel': 1}, 'isolation level 2': {'IsolationLevel': 2}, 'leader epoch 0': {'CurrentLeaderEpoch': 0}, 'leader epoch 1': {'CurrentLeaderEpoch': 1}, 'leader epoch -2': {'CurrentLeaderEpoch': -2},
+        'replica 1': {'ReplicaId': 1}, 'replica 5': {'ReplicaId': 5}, 'replica -2': {'ReplicaId': -2}, 'replica -3': {'ReplicaId': -3}, 'offsets 0': {'MaxNumOffsets': 0}, 'offsets -1': {'MaxNumOffsets': -1},
+        'partition twice': {'Partitions': [{'PartitionIndex': 0, 'Timestamp': -1, 'MaxNumOffsets': 1}] * 2}, 'topic twice': {'Topics': list_offsets()['Topics'] * 2}, 'topic twice, two partitions': {'Topics': list_offsets()['Topics'] + [{'Name': 'plain', 'Partitions': [{'PartitionIndex': 1, 'Timestamp': -1}]}]}, 'the timeout': {'TimeoutMs': 1000},
+    }),
+    API('OffsetForLeaderEpoch', epochs(), skip={'ReplicaId'}, cases={
+        **{f'epoch {e}': {'LeaderEpoch': e} for e in (-2, -1, 0, 1, 7)}, 'unknown topic': NO_SUCH, 'unknown partition': {'Partition': 9}, 'empty partition': {'Partition': 1}, 'empty partition, epoch -1': {'Partition': 1, 'LeaderEpoch': -1}, 'empty partition, epoch 1': {'Partition': 1, 'LeaderEpoch': 1},
+        'current epoch 0': {'CurrentLeaderEpoch': 0}, 'current epoch 1': {'CurrentLeaderEpoch': 1}, 'replica -2': {'ReplicaId': -2}, 'replica 5': {'ReplicaId': 5}, 'partition twice': {'Partitions': [{'Partition': 0, 'LeaderEpoch': 0}] * 2}, 'topic twice': {'Topics': epochs()['Topics'] * 2}, 'trimmed': epochs('trimmed'),
+    }),
+    API('InitProducerId', {'TransactionalId': None, 'TransactionTimeoutMs': 60000}, skip={'TransactionalId', 'KeepPreparedTxn', 'Enable2Pc'}, cases={
+        'producer id without epoch': {'ProducerId': 5}, 'epoch without producer id': {'ProducerEpoch': 5}, 'both': {'ProducerId': 5, 'ProducerEpoch': 5}, 'empty transactional id': {'TransactionalId': ''}, 'negative timeout': {'TransactionTimeoutMs': -1},
+    }),
+    API('DeleteRecords', lambda s: {'Topics': [{'Name': s.name, 'Partitions': [{'PartitionIndex': 0, 'Offset': 1}]}], 'TimeoutMs': 1000}, before=[topic(records=[TWO, TWO])], skip={'TimeoutMs'}, cases={
+        'to the end': {'Offset': -1}, 'at the end': {'Offset': 4}, 'beyond the end': {'Offset': 5}, 'offset -2': {'Offset': -2}, 'unknown topic': NO_SUCH, 'unknown partition': {'PartitionIndex': 9}, 'bad name': {'Name': 'a b'},
+        'twice': [topic(records=[TWO, TWO]), (ME, ME, lambda s: trim(s, 3)), (ME, ME, lambda s: trim(s, 1)), ('ListOffsets', 5, lambda s: list_offsets(s.name, -2)), ('Fetch', 11, lambda s: fetch(s.name, 2)), ('Fetch', 11, lambda s: fetch(s.name, 3))],
+        'consumer offsets': {'Name': '__consumer_offsets'}, 'partition twice': {'Partitions': [{'PartitionIndex': 0, 'Offset': 1}, {'PartitionIndex': 0, 'Offset': 2}]}, 'a compacted topic': {'Name': 'configured', 'Offset': 0}, 'timeout 0': {'TimeoutMs': 0}, 'timeout -1': {'TimeoutMs': -1},
+    }),
+    API('FindCoordinator', {'Key': 'g', 'KeyType': 0, 'CoordinatorKeys': ['g']}, skip={'KeyType'}, cases={
+        'two keys': {'CoordinatorKeys': ['g', 'h']}, 'a key twice': {'CoordinatorKeys': ['g', 'g']}, 'no keys': {'CoordinatorKeys': []}, **{f'key type {t}': {'KeyType': t} for t in (2, 3, 9, -1)}, 'share key': {'KeyType': 2, 'Key': 'g:' + 'AAAAAAAAAAAAAAAAAAAAAQ' + ':0', 'CoordinatorKeys': ['g:AAAAAAAAAAAAAAAAAAAAAQ:0']},
+        'empty key': {'Key': '', 'CoordinatorKeys': ['']},
+    }),
+    API('JoinGroup', join, skip={'RebalanceTimeoutMs', 'GroupId'}, cases={
+        'no group id': {'GroupId': ''}, 'null group id': {'GroupId': None},
+        'rebalance timeout 0': {'RebalanceTimeoutMs': 0}, 'rebalance timeout -1': {'RebalanceTimeoutMs': -1}, 'session too short': {'SessionTimeoutMs': 5999}, 'session shortest': {'SessionTimeoutMs': 6000}, 'session longest': {'SessionTimeoutMs': 1800000}, 'session too long': {'SessionTimeoutMs': 1800001}, 'no protocol type': {'ProtocolType': ''}, 'two protocols': {'Protocols': [{'Name': 'range', 'Metadata': b'1'}, {'Name': 'other', 'Metadata': b'2'}]},
+        'protocol twice': {'Protocols': [{'Name': 'range', 'Metadata': b'1'}] * 2}, 'unknown member': {'MemberId': 'nobody'}, 'static': {'GroupInstanceId': 'i'}, 'static, unknown member': {'GroupInstanceId': 'i', 'MemberId': 'nobody'}, 'bad instance': {'GroupInstanceId': 'a b'}, 'dots': {'GroupInstanceId': '..'}, 'instance too long': {'GroupInstanceId': LONG}, 'a reason': {'Reason': 'r' * 300},
+        'joins with the id it was given': [(ME, ME, join), (ME, ME, lambda s: join(s, s.member()))], 'joins again': [*JOINED, (ME, ME, lambda s: join(s, s.member()))], 'joins again, synced': [*SYNCED, (ME, ME, lambda s: join(s, s.member()))],
+        'joins a synced group with other metadata': [*SYNCED, (ME, ME, lambda s: join(s, s.member(), Protocols=[{'Name': 'range', 'Metadata': b'9'}]))], 'another protocol type': [*SYNCED, (ME, ME, lambda s: join(s, ProtocolType='connect'))], 'another protocol': [*SYNCED, (ME, ME, lambda s: join(s, Protocols=[{'Name': 'sticky', 'Metadata': b''}]))],
+        'static again': [(ME, ME, lambda s: join(s, GroupInstanceId='i')), (ME, ME, lambda s: join(s, GroupInstanceId='i')), (ME, ME, lambda s: join(s, s.member(0), GroupInstanceId='i')), (ME, ME, lambda s: join(s, s.member(1), GroupInstanceId='i'))],
+        'static again, synced': [('JoinGroup', 5, lambda s: join(s, GroupInstanceId='i')), ('SyncGroup', 3, lambda s: sync(s, GroupInstanceId='i')), (ME, ME, lambda s: join(s, GroupInstanceId='i')), ('Heartbeat', 3, lambda s: {'GroupId': s.name, 'GenerationId': 1, 'MemberId': s.member(), 'GroupInstanceId': 'i'})],
+        'a group with offsets only': [*COMMITTED, (ME, ME, join)],
+    }),
+    API('SyncGroup', sync, before=JOINED, cases={
+        'wrong generation': {'GenerationId': 2}, 'unknown member': {'MemberId': 'nobody'}, 'unknown group': {'GroupId': 'no-such'}, 'another protocol type': {'ProtocolType': 'connect'}, 'another protocol': {'ProtocolName': 'sticky'}, 'no protocol': {'ProtocolName': None, 'ProtocolType': None}, 'no assignments': {'Assignments': []}, 'assignment of others': {'Assignments': [{'MemberId': 'x', 'Assignment': b'1'}]},
+        'an instance that it has not': {'GroupInstanceId': 'i'}, 'again': [*SYNCED, (ME, ME, sync)], 'again with another assignment': [*SYNCED, (ME, ME, lambda s: sync(s, Assignments=[{'MemberId': s.member(), 'Assignment': b'\x09'}]))],
+        'after leaving': [*SYNCED, ('LeaveGroup', 1, lambda s: {'GroupId': s.name, 'MemberId': s.member()}), (ME, ME, sync)],
+    }),
+    API('Heartbeat', lambda s: {'GroupId': s.name, 'GenerationId': 1, 'MemberId': s.member()}, before=SYNCED, cases={
+        'wrong generation': {'GenerationId': 2}, 'older generation': {'GenerationId': 0}, 'unknown member': {'MemberId': 'nobody'}, 'unknown group': {'GroupId': 'no-such'}, 'an instance that it has not': {'GroupInstanceId': 'i'}, 'before the sync': [*JOINED, (ME, ME, lambda s: {'GroupId': s.name, 'GenerationId': 1, 'MemberId': s.member()})],
+        'an empty group': [*COMMITTED, (ME, ME, lambda s: {'GroupId': s.name, 'GenerationId': -1, 'MemberId': ''})], 'static': [('JoinGroup', 5, lambda s: join(s, GroupInstanceId='i')), ('SyncGroup', 3, lambda s: sync(s, GroupInstanceId='i')), (ME, ME, lambda s: {'GroupId': s.name, 'GenerationId': 1, 'MemberId': s.member(), 'GroupInstanceId': 'i'}), (ME, ME, lambda s: {'GroupId': s.name, 'GenerationId': 1, 'MemberId': 'other', 'GroupInstanceId': 'i'})],
+    }),
+    API('LeaveGroup', lambda s: {'GroupId': s.name, 'MemberId': s.member(), 'Members': [{'MemberId': s.member()}]}, before=SYNCED, cases={
+        'unknown member': {'MemberId': 'nobody', 'Members': [{'MemberId': 'nobody'}]}, 'unknown group': {'GroupId': 'no-such'}, 'no members': {'Members': []}, 'twice': {'Members': lambda s: [{'MemberId': s.member()}] * 2}, 'one known, one not': {'Members': lambda s: [{'MemberId': s.member()}, {'MemberId': 'x'}]}, 'by unknown instance': {'Members': [{'MemberId': '', 'GroupInstanceId': 'i'}]}, 'a reason': {'Members': lambda s: [{'MemberId': s.member(), 'Reason': 'r'}]},
+        'by instance': [('JoinGroup', 5, lambda s: join(s, GroupInstanceId='i')), ('SyncGroup', 3, lambda s: sync(s, GroupInstanceId='i')), (ME, ME, lambda s: {'GroupId': s.name, 'MemberId': s.member(), 'Members': [{'MemberId': '', 'GroupInstanceId': 'i'}]}), ('DescribeGroups', 5, lambda s: {'Groups': [s.name]})],
+        'by instance and another id': [('JoinGroup', 5, lambda s: join(s, GroupInstanceId='i')), (ME, ME, lambda s: {'GroupId': s.name, 'MemberId': 'x', 'Members': [{'MemberId': 'x', 'GroupInstanceId': 'i'}]})],
+        'a pending member': [('JoinGroup', 5, join), (ME, ME, lambda s: {'GroupId': s.name, 'MemberId': s.member(), 'Members': [{'MemberId': s.member()}]})],
+    }),
+    API('DescribeGroups', lambda s: {'Groups': [s.name]}, before=SYNCED, cases={
+        'unknown': {'Groups': ['no-such']}, 'empty id': {'Groups': ['']}, 'operations': {'IncludeAuthorizedOperations': True}, 'operations of an unknown group': {'Groups': ['no-such'], 'IncludeAuthorizedOperations': True}, 'twice': {'Groups': lambda s: [s.name, s.name]}, 'with offsets only': {'Groups': ['with-offsets']}, 'before the sync': [*JOINED, (ME, ME, lambda s: {'Groups': [s.name]})],
+        'left': [*SYNCED, ('LeaveGroup', 1, lambda s: {'GroupId': s.name, 'MemberId': s.member()}), (ME, ME, lambda s: {'Groups': [s.name]})], 'static': [('JoinGroup', 5, lambda s: join(s, GroupInstanceId='i')), ('SyncGroup', 3, lambda s: sync(s, GroupInstanceId='i')), (ME, ME, lambda s: {'Groups': [s.name]})], 'a pending member': [('JoinGroup', 5, join), (ME, ME, lambda s: {'Groups': [s.name]})],
+    }),
+    API('ListGroups', {'StatesFilter': [], 'TypesFilter': []}, cases={**{f'state {x}': {'StatesFilter': [x]} for x in ('Stable', 'stable', 'Empty', 'Dead', 'PreparingRebalance', 'nonsense', '')}, 'two states': {'StatesFilter': ['Stable', 'Empty']}, **{f'type {x}': {'TypesFilter': [x]} for x in ('classic', 'Classic', 'consumer', 'share', 'nonsense', '')}}),
+    API('OffsetCommit', commit, skip={'RetentionTimeMs', 'CommitTimestamp'}, cases={
+        'unknown topic': NO_SUCH, 'zero id': {'Name': '', 'TopicId': ZERO}, 'unknown partition': {'PartitionIndex': 9}, 'negative offset': {'CommittedOffset': -1}, 'offset -5': {'CommittedOffset': -5}, 'metadata too long': {'CommittedMetadata': 'm' * 4097}, 'metadata longest': {'CommittedMetadata': 'm' * 4096}, 'a member of no group': {'MemberId': 'nobody'}, 'a generation of no group': {'GenerationIdOrMemberEpoch': 5}, 'a static member of no group': {'GroupInstanceId': 'i'}, 'retention 0': {'RetentionTimeMs': 0}, 'time 5': {'CommitTimestamp': 5}, 'unknown topic, no group': {**NO_SUCH, 'MemberId': 'nobody', 'GenerationIdOrMemberEpoch': 4},
+        'no group id': {'GroupId': ''}, 'a member': [*SYNCED, (ME, ME, lambda s: commit(s, GenerationIdOrMemberEpoch=1, MemberId=s.member()))], 'wrong generation': [*SYNCED, (ME, ME, lambda s: commit(s, GenerationIdOrMemberEpoch=2, MemberId=s.member()))], 'not a member of a live group': [*SYNCED, (ME, ME, commit)], 'a member before the sync': [*JOINED, (ME, ME, lambda s: commit(s, GenerationIdOrMemberEpoch=1, MemberId=s.member()))], 'a stranger to a live group': [*SYNCED, (ME, ME, lambda s: commit(s, GenerationIdOrMemberEpoch=1, MemberId='x'))], 'a member without a generation': [*SYNCED, (ME, ME, lambda s: commit(s, MemberId=s.member()))],
+        'and fetched': [(ME, ME, commit), ('OffsetFetch', 5, lambda s: offset_fetch(s.name))], 'and fetched, null metadata': [(ME, ME, lambda s: patched_commit(s, CommittedMetadata=None)), ('OffsetFetch', 5, lambda s: offset_fetch(s.name))], 'partition twice': {'Partitions': [{'PartitionIndex': 0, 'CommittedOffset': 3, 'CommittedMetadata': ''}] * 2}, 'topic twice': {'Topics': lambda s: commit(s)['Topics'] * 2}, 'consumer offsets': {'Name': '__consumer_offsets', 'TopicId': by_id('__consumer_offsets')},
+    }),
+    API('OffsetFetch', offset_fetch('with-offsets'), cases={
+        'all': offset_fetch('with-offsets', None), 'unknown group': offset_fetch('no-such'), 'all of an unknown group': offset_fetch('no-such', None), 'unknown topic': offset_fetch('with-offsets', 'no-such'), 'other partitions': offset_fetch('with-offsets', asked=(0, 1, 9, -1)), 'no partitions': offset_fetch('with-offsets', asked=()), 'a partition twice': offset_fetch('with-offsets', asked=(0, 0)), 'stable': {'RequireStable': True}, 'no group': offset_fetch(''), 'a live group': [*SYNCED, ('OffsetCommit', 5, lambda s: commit(s, GenerationIdOrMemberEpoch=1, MemberId=s.member())), (ME, ME, lambda s: offset_fetch(s.name))],
+        'a member': {'MemberId': 'm', 'MemberEpoch': 3}, 'a member epoch': {'MemberEpoch': 3}, 'two groups': {'Groups': lambda s: offset_fetch('with-offsets')['Groups'] + offset_fetch('no-such')['Groups']}, 'a group twice': {'Groups': lambda s: offset_fetch('with-offsets')['Groups'] * 2}, 'no groups': {'Groups': []}, 'no topics': {'Topics': [], 'Groups': [{'GroupId': 'with-offsets', 'MemberId': None, 'MemberEpoch': -1, 'Topics': []}]}, 'zero id': {'Groups.Topics.TopicId': ZERO}, 'topic twice': {'Topics': lambda s: offset_fetch('with-offsets')['Topics'] * 2, 'Groups': lambda s: [{**offset_fetch('with-offsets')['Groups'][0], 'Topics': offset_fetch('with-offsets')['Topics'] * 2}]},
+    }),
+    API('OffsetDelete', lambda s: {'GroupId': s.name, 'Topics': [{'Name': 'plain', 'Partitions': [{'PartitionIndex': 0}]}]}, before=COMMITTED, cases={
+        'unknown group': {'GroupId': 'no-such'}, 'unknown topic': {'Name': 'no-such'}, 'unknown partition': {'PartitionIndex': 9}, 'a partition without an offset': {'PartitionIndex': 1}, 'a live group': [*SYNCED, (ME, ME, lambda s: {'GroupId': s.name, 'Topics': [{'Name': 'plain', 'Partitions': [{'PartitionIndex': 0}]}]})], 'and fetched': [*COMMITTED, (ME, ME, lambda s: {'GroupId': s.name, 'Topics': [{'Name': 'plain', 'Partitions': [{'PartitionIndex': 0}]}]}), ('OffsetFetch', 5, lambda s: offset_fetch(s.name)), ('DescribeGroups', 5, lambda s: {'Groups': [s.name]})],
+    }),
+    API('DeleteGroups', lambda s: {'GroupsNames': [s.name]}, before=COMMITTED, cases={'unknown': {'GroupsNames': ['no-such']}, 'empty': {'GroupsNames': ['']}, 'twice': {'GroupsNames': lambda s: [s.name, s.name]}, 'one known, one not': {'GroupsNames': lambda s: [s.name, 'no-such']}, 'a live group': [*SYNCED, (ME, ME, lambda s: {'GroupsNames': [s.name]})], 'again': [*COMMITTED, (ME, ME, lambda s: {'GroupsNames': [s.name]}), (ME, ME, lambda s: {'GroupsNames': [s.name]}), ('OffsetFetch', 5, lambda s: offset_fetch(s.name))]}),
+    API('CreateTopics', create, skip={'timeoutMs'}, cases={
+        **{f'name {n[:20]!r}{len(n)}': {'Name': n} for n in TOPIC_NAMES}, 'exists': {'Name': 'plain'}, 'exists, validate only': {'Name': 'plain', 'validateOnly': True}, 'collides': [('@topic', lambda s: s.name + '.x'), (ME, ME, lambda s: {**create(s), 'Topics': [{**create(s)['Topics'][0], 'Name': s.name + '_x'}]})],
+        **{f'{p} partitions': {'NumPartitions': p} for p in (-2, -1, 0, 3, 10001)}, **{f'{r} replicas': {'ReplicationFactor': r} for r in (-2, -1, 0, 2, 5)}, 'assigned': {'NumPartitions': -1, 'ReplicationFactor': -1, **assigned([1], [1])}, 'assigned and counted': assigned([1]), 'assigned and partitions counted': {'ReplicationFactor': -1, **assigned([1])}, 'assigned, unknown broker': {'NumPartitions': -1, 'ReplicationFactor': -1, **assigned([9])}, 'assigned, broker twice': {'NumPartitions': -1, 'ReplicationFactor': -1, **assigned([1, 1])}, 'assigned, no brokers': {'NumPartitions': -1, 'ReplicationFactor': -1, **assigned([])}, 'assigned, from 1': {'NumPartitions': -1, 'ReplicationFactor': -1, **assigned([1], first=1)}, 'assigned, two sizes': {'NumPartitions': -1, 'ReplicationFactor': -1, **assigned([1], [1, 9])}, 'assigned, negative broker': {'NumPartitions': -1, 'ReplicationFactor': -1, **assigned([-1])}, 'assigned, partition twice': {'NumPartitions': -1, 'ReplicationFactor': -1, 'Assignments': [{'PartitionIndex': 0, 'BrokerIds': [1]}] * 2},
+        **{f'{k}={v}'[:60]: configs((k, v)) for k, v in CONFIG_VALUES}, 'config twice': configs(('retention.ms', '1'), ('retention.ms', '2')), 'two configs': configs(('retention.ms', '1000'), ('cleanup.policy', 'compact')), 'topic twice': {'Topics': lambda s: create(s)['Topics'] * 2}, 'one good, one bad': {'Topics': lambda s: create(s)['Topics'] + [{**create(s)['Topics'][0], 'Name': 'a b'}]}, 'validate only': {'validateOnly': True}, 'validate only, bad config': {'validateOnly': True, **configs(('retention.ms', 'x'))}, 'timeout 0': {'timeoutMs': 0}, 'timeout -1': {'timeoutMs': -1}, 'and described': [(ME, ME, create), ('@topic', own, 2), ('DescribeConfigs', 2, lambda s: describe(2, s.name, ['retention.ms']))],
+    }),
+    API('DeleteTopics', lambda s: {'Topics': [{'Name': s.name, 'TopicId': ZERO}], 'TopicNames': [s.name], 'TimeoutMs': 30000}, before=[topic()], skip={'TimeoutMs'}, cases={
+        'by id': {'Topics': lambda s: [{'Name': None, 'TopicId': s.ids.get(s.name, UNKNOWN_ID)}]}, 'by name and id': {'Topics': lambda s: [{'Name': s.name, 'TopicId': s.ids.get(s.name, UNKNOWN_ID)}]}, 'by name and another id': {'Topics': lambda s: [{'Name': s.name, 'TopicId': UNKNOWN_ID}]}, 'by nothing': {'Topics': [{'Name': None, 'TopicId': ZERO}]}, 'by unknown id': {'Topics': [{'Name': None, 'TopicId': UNKNOWN_ID}]}, 'unknown': {'Topics': [{'Name': 'no-such'}], 'TopicNames': ['no-such']}, 'bad name': {'Topics': [{'Name': 'a b'}], 'TopicNames': ['a b']}, 'no topics': {'Topics': [], 'TopicNames': []},
+        'twice': {'Topics': lambda s: [{'Name': s.name}] * 2, 'TopicNames': lambda s: [s.name] * 2}, 'id and name of one topic': {'Topics': lambda s: [{'Name': s.name, 'TopicId': ZERO}, {'Name': None, 'TopicId': s.ids.get(s.name, UNKNOWN_ID)}]}, 'one known, one not': {'Topics': lambda s: [{'Name': s.name}, {'Name': 'no-such'}], 'TopicNames': lambda s: [s.name, 'no-such']}, 'timeout 0': {'TimeoutMs': 0}, 'timeout -1': {'TimeoutMs': -1}, 'unknown id twice': {'Topics': [{'Name': None, 'TopicId': UNKNOWN_ID}] * 2},
+    }),
+    API('CreatePartitions', lambda s: {'Topics': [{'Name': s.name, 'Count': 2, 'Assignments': None}], 'TimeoutMs': 30000, 'ValidateOnly': False}, before=[topic()], skip={'TimeoutMs'}, cases={
+        **{f'count {c}': {'Count': c} for c in (-1, 0, 1, 3, 10002)}, 'unknown': {'Name': 'no-such'}, 'bad name': {'Name': 'a b'}, 'assigned': {'Assignments': [{'BrokerIds': [1]}]}, 'assigned too many': {'Assignments': [{'BrokerIds': [1]}] * 2}, 'assigned none': {'Assignments': []}, 'unknown broker': {'Assignments': [{'BrokerIds': [9]}]}, 'two brokers': {'Assignments': [{'BrokerIds': [1, 9]}]}, 'broker twice': {'Assignments': [{'BrokerIds': [1, 1]}]}, 'no brokers': {'Assignments': [{'BrokerIds': []}]}, 'validate only': {'ValidateOnly': True}, 'topic twice': {'Topics': lambda s: [{'Name': s.name, 'Count': 2, 'Assignments': None}] * 2}, 'timeout 0': {'TimeoutMs': 0}, 'consumer offsets': {'Name': '__consumer_offsets', 'Count': 5},
+    }),
+    API('DescribeConfigs', lambda s: describe(2, 'configured', None), cases={
+        'synonyms': {'IncludeSynonyms': True}, 'documentation': {'IncludeDocumentation': True}, 'no keys': {'ConfigurationKeys': []}, 'one key': {'ConfigurationKeys': ['retention.ms']}, 'unknown key': {'ConfigurationKeys': ['no.such']}, 'unknown topic': {'ResourceName': 'no-such'}, 'bad topic': {'ResourceName': 'a b'}, 'no topic': {'ResourceName': ''}, 'untouched topic': {'ResourceName': 'plain', 'IncludeSynonyms': True}, 'resource twice': {'Resources': describe(2, 'plain', ['retention.ms'])['Resources'] * 2}, 'consumer offsets': {'ResourceName': '__consumer_offsets', 'IncludeSynonyms': True},
+        'broker': describe(4, '1', None), 'broker with synonyms': {**describe(4, '1', None), 'IncludeSynonyms': True}, 'all brokers': describe(4, '', None), 'broker 9': describe(4, '9', None), 'broker x': describe(4, 'x', None), 'broker -1': describe(4, '-1', None), 'broker, one key': describe(4, '1', ['log.retention.hours', 'num.io.threads', 'no.such']), **{f'resource type {t}': describe(t, '1', None) for t in (0, 1, 3, 5, 16, 32, 64, 127, -1)}, 'group': describe(32, 'with-member', None), 'no group': describe(32, '', None), 'loggers': describe(8, '1', ['no.such']), 'loggers of broker 9': describe(8, '9', None), 'loggers of nobody': describe(8, '', None), 'client metrics': describe(16, 'm', None), 'no client metrics': describe(16, '', None),
+    }),
+    API('AlterConfigs', alter(), before=[topic()], cases={
+        **value_cases(2, own, CONFIG_VALUES), 'unknown topic': alter(2, 'no-such'), 'bad topic': alter(2, 'a b'), 'no topic': alter(2, ''), 'validate only': {'ValidateOnly': True}, 'key twice': alter(2, own, (('retention.ms', '1'), ('retention.ms', '2'))), 'no configs': alter(2, own, ()), 'resource twice': lambda s: {**alter(), 'Resources': alter()['Resources'] * 2}, **{f'broker {b}': alter(4, b, (('log.cleaner.threads', '2'),)) for b in ('9', 'x', '-1')}, **{f'resource type {t}': alter(t, '1', (('a', '1'),)) for t in (0, 1, 3, 5, 8, 127, -1)},
+        'replaces': [topic(1, (('retention.ms', '7'), ('cleanup.policy', 'compact'))), (ME, ME, alter()), ('DescribeConfigs', 2, lambda s: describe(2, s.name, ['retention.ms', 'cleanup.policy']))], 'consumer offsets': {**alter(2, '__consumer_offsets'), 'ValidateOnly': True},
+    }),
+    API('IncrementalAlterConfigs', alter(), before=[topic()], cases={
+        **value_cases(2, own, CONFIG_VALUES), **{f'broker {k}={v}'[:60]: {**alter(4, '1', ((k, v),)), 'ValidateOnly': True} for k, v in BROKER_VALUES}, **{f'brokers {k}={v}'[:60]: {**alter(4, '', ((k, v),)), 'ValidateOnly': True} for k, v in BROKER_VALUES}, 'unknown topic': alter(2, 'no-such'), 'bad topic': alter(2, 'a b'), 'no topic': alter(2, ''), 'validate only': {'ValidateOnly': True}, 'key twice': alter(2, own, (('retention.ms', '1'), ('retention.ms', '2'))), 'no configs': alter(2, own, ()), 'resource twice': lambda s: {**alter(), 'Resources': alter()['Resources'] * 2}, **{f'broker {b}': alter(4, b, (('log.cleaner.threads', '2'),)) for b in ('9', 'x', '-1')}, **{f'resource type {t}': alter(t, '1', (('a', '1'),)) for t in (0, 1, 3, 5, 127, -1)},
+        **{f'operation {o}': alter(2, own, (('retention.ms', '5'),), o) for o in (-1, 0, 1, 2, 3, 4)}, **{f'operation {o} on a list': alter(2, own, (('cleanup.policy', 'compact'),), o) for o in (0, 1, 2, 3, 4)}, 'subtracts what is there': [topic(1, (('cleanup.policy', 'compact,delete'),)), (ME, ME, alter(2, own, (('cleanup.policy', 'delete'),), 3)), ('DescribeConfigs', 2, lambda s: describe(2, s.name, ['cleanup.policy']))], 'appends twice': [topic(), (ME, ME, alter(2, own, (('cleanup.policy', 'compact'),), 2)), (ME, ME, alter(2, own, (('cleanup.policy', 'compact'),), 2)), ('DescribeConfigs', 2, lambda s: describe(2, s.name, ['cleanup.policy']))], 'deletes what is not set': alter(2, own, (('retention.ms', None),), 1), 'deletes an unknown key': alter(2, own, (('no.such', None),), 1), 'deletes with a value': alter(2, own, (('retention.ms', '4'),), 1),
+    }),
+    API('DescribeCluster', {'IncludeClusterAuthorizedOperations': False, 'EndpointType': 1}, cases={'operations': {'IncludeClusterAuthorizedOperations': True}, 'controllers': {'EndpointType': 2}, 'endpoint 0': {'EndpointType': 0}, 'fenced too': {'IncludeFencedBrokers': True}}),
+    API('ListConfigResources', {'ResourceTypes': []}, cases={f'type {t}': {'ResourceTypes': [t]} for t in (0, 1, 2, 4, 8, 16, 32, 99, -1)}),
+    API('DescribeTopicPartitions', {'Topics': [{'Name': 'plain'}]}, cases={
+        'all': {'Topics': []}, 'unknown': {'Topics': [{'Name': 'no-such'}]}, 'bad name': {'Topics': [{'Name': 'a b'}]}, 'empty name': {'Topics': [{'Name': ''}]}, 'twice': {'Topics': [{'Name': 'plain'}] * 2}, 'two': {'Topics': [{'Name': 'plain'}, {'Name': 'empty'}]}, **{f'limit {n}': {'ResponsePartitionLimit': n} for n in (0, 1, -1, 2)}, 'two, limit 1': {'Topics': [{'Name': 'plain'}, {'Name': 'empty'}], 'ResponsePartitionLimit': 1}, 'cursor': {'Cursor': {'TopicName': 'plain', 'PartitionIndex': 1}}, 'cursor beyond': {'Cursor': {'TopicName': 'plain', 'PartitionIndex': 9}}, 'cursor negative': {'Cursor': {'TopicName': 'plain', 'PartitionIndex': -1}}, 'cursor at another topic': {'Topics': [{'Name': 'plain'}, {'Name': 'empty'}], 'Cursor': {'TopicName': 'f', 'PartitionIndex': 0}}, 'cursor at an unknown topic': {'Cursor': {'TopicName': 'zzz', 'PartitionIndex': 0}}, 'consumer offsets': {'Topics': [{'Name': '__consumer_offsets'}], 'ResponsePartitionLimit': 1},
+    }),
+]

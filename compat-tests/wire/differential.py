@@ -1,0 +1,338 @@
+#!/usr/bin/env python3
+"""Asks Klamm what Apache Kafka was asked, and compares the decoded answers field by field.
+
+    differential.py [PART…]               start target/release/klamm (or KLAMM_BIN) and compare; PART of "Api case" chooses cases
+    differential.py --bootstrap HOST:PORT compare a broker that runs already (BROKER_LOG names its log)
+    differential.py --record VERSION      ask Apache Kafka VERSION (4.4.0, or 2.8.2 for the versions that 4.x dropped)
+                                          and write golden-VERSION.jsonl; with --bootstrap one that runs already
+    --port N  the port for a broker that is started here   --all  print every difference, also the accepted ones
+
+What may differ is in two places: engine.masked (ids, times, addresses, the words of messages) and differences.md, one
+row an accepted difference with its reason; a row that nothing needs any more is an error too.
+"""
+import argparse, collections, fnmatch, json, os, pathlib, re, socket, subprocess, sys, tempfile, time
+import engine
+from cases import APIS, FIXTURES, GROUPS, LONG, MAX, ME
+from engine import Broker, State, ZERO, UNKNOWN_ID, masked, patched, paths, place, resolve, run_steps
+from kwire import APIS as SCHEMA, within
+
+HERE = pathlib.Path(__file__).resolve().parent
+KLAMM = pathlib.Path(os.environ.get('KLAMM_BIN') or HERE / '../../target/release/klamm')
+NEWEST = {'ApiVersions': 5, 'Metadata': 13, 'Produce': 13, 'Fetch': 18, 'ListOffsets': 11, 'OffsetForLeaderEpoch': 4, 'InitProducerId': 5, 'DeleteRecords': 2, 'FindCoordinator': 6, 'JoinGroup': 9, 'SyncGroup': 5, 'Heartbeat': 4, 'LeaveGroup': 5, 'DescribeGroups': 6, 'ListGroups': 5, 'OffsetCommit': 10, 'OffsetFetch': 10, 'OffsetDelete': 0, 'DeleteGroups': 3, 'CreateTopics': 7, 'DeleteTopics': 6, 'CreatePartitions': 3, 'DescribeConfigs': 4, 'AlterConfigs': 2, 'IncrementalAlterConfigs': 1, 'DescribeCluster': 2, 'ListConfigResources': 1, 'DescribeTopicPartitions': 0}
+# The versions that 4.x does not serve any more; their reference is 2.8.2.
+DROPPED = {'Produce': 2, 'Fetch': 3, 'ListOffsets': 0, 'OffsetCommit': 1, 'OffsetFetch': 0, 'CreateTopics': 1, 'DeleteTopics': 0, 'OffsetForLeaderEpoch': 1, 'DescribeConfigs': 0}
+
+
+def oracle_of(api, version):
+    return '2.8.2' if version <= DROPPED.get(api, -1) else '4.4.0'
+
+
+# --- the cases ------------------------------------------------------------------------------------------------------
+
+def edge_values(f):
+    t = f['type']
+    if t in MAX:
+        return [-2, -1, 0, 1, -MAX[t] - 1, MAX[t]]
+    return {'string': ['', None, 'no-such', 'a b', LONG], 'uuid': [ZERO, UNKNOWN_ID], 'bool': [True, False], 'bytes': [None, b''], 'records': []}.get(t, [[], None] if t.startswith('[]') else [None])
+
+
+def word(value):
+    return f'{len(value)} characters' if isinstance(value, str) and len(value) > 60 else repr(value)
+
+
+def cases_of(api, version):
+    """(name, steps) of every case of an API that a version can express."""
+    fields, valid = SCHEMA[api['name']]['request']['fields'], api['body']
+    yield 'valid', [*api['before'], (ME, ME, valid)]
+    sample = resolve(valid, State(engine_fixtures, 'sample', version))
+    for path, f in paths(fields, sample) if api['edges'] else ():
+        holder = place(sample, path)
+        if holder is None or f['name'] in api['skip'] or any(part in api['skip'] for part in path) or not all(within(version, g['versions']) for g in along(fields, path)):
+            continue
+        for value in edge_values(f):
+            if holder.get(f['name']) != value or type(holder.get(f['name'])) is not type(value):
+                yield f'{".".join(path)} = {word(value)}', [*api['before'], (ME, ME, edged(valid, path, value))]
+    for name, case in api['cases'].items():
+        if isinstance(case, list):
+            yield name, case
+        else:
+            yield name, [*api['before'], (ME, ME, changed(api['name'], valid, case))]
+
+
+def along(fields, path):
+    for name in path:
+        f = next(f for f in fields if f['name'] == name)
+        yield f
+        fields = f.get('fields', ())
+
+
+def edged(valid, path, value):
+    def body(s):
+        b = resolve(valid, s)
+        place(b, path)[path[-1]] = value
+        return b
+    return body
+
+
+def changed(api, valid, patch):
+    return lambda s: patched(api, resolve(valid, s), resolve(patch, s) if callable(patch) else patch, s)
+
+
+def label(*words):
+    return re.sub('[^a-z0-9]+', '-', ' '.join(words).lower()).strip('-')[:200]
+
+
+# --- one run --------------------------------------------------------------------------------------------------------
+
+class Fixtures:
+    ids, cluster, topics, groups = {}, None, tuple(FIXTURES), GROUPS
+
+
+engine_fixtures = Fixtures()
+
+
+def prepare(broker):
+    deadline = time.time() + 60
+    for name, (count, configs, batches) in FIXTURES.items():
+        broker.topic(name, count, configs, batches)
+    broker.call('DeleteRecords', 1, {'Topics': [{'Name': 'trimmed', 'Partitions': [{'PartitionIndex': 0, 'Offset': 2}]}], 'TimeoutMs': 5000})
+    broker.can_ids = broker.newest('Metadata') >= 12
+    from cases import commit, join, sync
+    s = State(broker, 'with-member', 0)
+    while broker.call('FindCoordinator', 0, {'Key': 'with-member'})['ErrorCode'] != 0:
+        time.sleep(0.1)  # this is what creates __consumer_offsets
+    while time.time() < deadline:
+        s.answers = [broker.call('JoinGroup', 3, resolve(join(s, SessionTimeoutMs=1800000), s))]
+        if s.answers[0]['ErrorCode'] == 0:
+            break
+        time.sleep(0.1)
+    answer = broker.call('SyncGroup', 2, sync(s))
+    assert answer['ErrorCode'] == 0, (s.answers, answer)
+    while time.time() < deadline:
+        answer = broker.call('OffsetCommit', 5, resolve(commit(s, 'with-offsets'), s))
+        if answer['Topics'][0]['Partitions'][0]['ErrorCode'] == 0:
+            break
+        time.sleep(0.1)
+    broker.learn_ids()
+
+
+def answer_all(broker, wanted):
+    """{(api, case, version): masked answers} for the versions that `wanted` says."""
+    prepare(broker)
+    told, spent = {}, collections.Counter()
+    engine_fixtures.ids, engine_fixtures.cluster = broker.ids, broker.cluster
+    for api in APIS:
+        for version in range(NEWEST[api['name']] + 1):
+            for name, steps in cases_of(api, version):
+                if not wanted(api['name'], name, version):
+                    continue
+                s = State(broker, label(api['name'], name, f'v{version}'), version)
+                steps = [step if step[0] is not ME else (api['name'], step[1], step[2]) for step in steps]
+                begin = time.time()
+                answers = run_steps(broker, steps, s)
+                spent[api['name'], name] += time.time() - begin
+                if name == 'null records':
+                    broker.drop()  # 2.8.2 answers it twice
+                if (api['name'], name, version) in told:
+                    raise SystemExit(f'two cases are named {api["name"]} {name}')
+                f = Fixtures()
+                f.own = any(step[0] == '@topic' for step in steps)
+                told[api['name'], name, version] = [finish(a, answer, f, api['name'], steps, s) for a, answer in answers]
+    if os.environ.get('SLOW'):
+        print(*spent.most_common(20), sep='\n')
+    return told
+
+
+def finish(name, answer, fixtures, api, steps, s):
+    body = resolve(steps[-1][2], s) if len(steps[-1]) == 3 and name == api else {}
+    fixtures.whole = not (body.get('Topics') if isinstance(body, dict) else True)
+    out = masked(name, answer, fixtures)
+    if name == 'Produce' and not fixtures.own and isinstance(out, dict):
+        for t in out['Responses']:
+            for p in t['PartitionResponses']:
+                if p['BaseOffset'] >= 0:
+                    p['BaseOffset'] = '<offset>'
+    return out
+
+
+# --- golden files ---------------------------------------------------------------------------------------------------
+
+def golden_path(version):
+    return HERE / f'golden-{version}.jsonl'
+
+
+def spans(versions):
+    """[0,1,2,5] as "0-2,5"."""
+    parts, versions = [], sorted(versions)
+    for v in versions:
+        if parts and parts[-1][1] == v - 1:
+            parts[-1][1] = v
+        else:
+            parts.append([v, v])
+    return ','.join(f'{a}-{b}' if a < b else str(a) for a, b in parts)
+
+
+def unspan(text):
+    for part in text.split(','):
+        a, _, b = part.partition('-')
+        yield from range(int(a), int(b or a) + 1)
+
+
+def write_golden(version, told):
+    grouped = {}
+    for (api, case, v), answers in told.items():
+        grouped.setdefault((api, case, json.dumps(answers, sort_keys=True)), []).append(v)
+    with golden_path(version).open('w') as out:
+        for (api, case, answers), versions in grouped.items():
+            out.write(f'{{"api": "{api}", "case": {json.dumps(case)}, "versions": "{spans(versions)}", "answers": {answers}}}\n')
+
+
+def read_golden():
+    golden = {}
+    for version in ('4.4.0', '2.8.2'):
+        if golden_path(version).exists():
+            for line in golden_path(version).open():
+                d = json.loads(line)
+                for v in unspan(d['versions']):
+                    if oracle_of(d['api'], v) == version:
+                        golden[d['api'], d['case'], v] = d['answers']
+    return golden
+
+
+# --- comparison -----------------------------------------------------------------------------------------------------
+
+def differences(kafka, klamm, at=''):
+    if isinstance(kafka, dict) and isinstance(klamm, dict):
+        for k in sorted(kafka.keys() | klamm.keys()):
+            yield from differences(kafka.get(k, '(absent)'), klamm.get(k, '(absent)'), f'{at}.{k}' if at else k)
+    elif isinstance(kafka, list) and isinstance(klamm, list):
+        keyed = [by_name(x) for x in (kafka, klamm)]
+        if all(keyed):
+            yield from differences(*keyed, at)
+        elif len(kafka) != len(klamm):
+            yield at, kafka, klamm
+        else:
+            for i, (a, b) in enumerate(zip(kafka, klamm)):
+                yield from differences(a, b, f'{at}[{i}]')
+    elif kafka != klamm:
+        yield at, kafka, klamm
+
+
+def by_name(elements):
+    """A list of named things as a dict, so that one missing entry is one difference."""
+    if len(elements) > 1 and all(isinstance(e, dict) and 'Name' in e and 'Value' in e for e in elements):
+        return {e['Name']: e for e in elements}
+    return None
+
+
+class Accepted:
+    """The rows of differences.md."""
+
+    def __init__(self, path):
+        self.rows, self.used = [], set()
+        for line in path.read_text().splitlines() if path.exists() else ():
+            cells = [c.strip().replace('\\|', '|') for c in re.split(r'(?<!\\)\|', line.strip('| '))]
+            if len(cells) == 5 and cells[0] in NEWEST:
+                self.rows.append(cells)
+
+    def reason(self, api, case, version, field):
+        for i, (a, versions, c, f, reason) in enumerate(self.rows):
+            if a == api and version in unspan(versions) and any(fnmatch.fnmatchcase(case, p.strip(' `')) for p in c.split(' / ')) and any(fnmatch.fnmatchcase(field, p.strip(' `').replace('[', '[[]')) for p in f.split(' / ')):
+                self.used.add(i)
+                return reason
+        return None
+
+    def unused(self):
+        return [row for i, row in enumerate(self.rows) if i not in self.used]
+
+
+def compare(golden, told, everything, partial):
+    accepted, found, open_ = Accepted(HERE / 'differences.md'), collections.OrderedDict(), 0
+    for key, answers in told.items():
+        if key not in golden:
+            found.setdefault((key[0], key[1], '', 'nothing recorded', '', None), []).append(key[2])
+            continue
+        for field, kafka, klamm in differences(golden[key], answers):
+            reason = accepted.reason(key[0], key[1], key[2], field)
+            if reason is None or everything:
+                found.setdefault((key[0], key[1], field, json.dumps(kafka), json.dumps(klamm), reason), []).append(key[2])
+    for (api, case, field, kafka, klamm, reason), versions in found.items():
+        open_ += reason is None
+        print(f'{api} v{spans(versions)}, {case}: {field}: Kafka {kafka[:300]}, Klamm {klamm[:300]}' + (f'  (accepted: {reason})' if reason else ''))
+    missing = [] if partial else sorted(golden.keys() - told.keys())
+    for key in missing[:10]:
+        print('recorded, but no case any more:', *key)
+    unused = [] if partial else accepted.unused()
+    for row in unused:
+        print('differences.md accepts what does not differ:', ' | '.join(row))
+    print(f'{len(told)} requests with {sum(map(len, told.values()))} answers compared; {open_} differences; {len(accepted.used)} accepted rows')
+    return not open_ and not missing and not unused
+
+
+def complaints(log):
+    """Lines of the broker's log that only a fault of its own writes."""
+    if log and pathlib.Path(log).exists():
+        text = re.sub('\x1b\\[[0-9;]*m', '', pathlib.Path(log).read_text(errors='replace'))
+        return [line for line in text.splitlines() if ' ERROR ' in line or 'panicked' in line]
+    return []
+
+
+# --- brokers started here -------------------------------------------------------------------------------------------
+
+def start_klamm(port, folder):
+    log = open(folder / 'klamm.log', 'w')
+    overrides = [f'listeners=PLAINTEXT://127.0.0.1:{port}', f'log.dirs={folder}/data', 'num.partitions=4', 'group.initial.rebalance.delay.ms=0']
+    process = subprocess.Popen([KLAMM.resolve(), *(w for o in overrides for w in ('--override', o))], cwd=folder, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+    for _ in range(500):
+        try:
+            socket.create_connection(('127.0.0.1', port), 1).close()
+            return process
+        except OSError:
+            time.sleep(0.02)
+    raise SystemExit('Klamm does not listen: ' + (folder / 'klamm.log').read_text())
+
+
+def main():
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument('--bootstrap')
+    arguments.add_argument('--record')
+    arguments.add_argument('--port', type=int, default=24510)
+    arguments.add_argument('--all', action='store_true')
+    arguments.add_argument('parts', nargs='*')
+    a = arguments.parse_args()
+    begin = time.time()
+    chosen = lambda api, case: not a.parts or any(part in f'{api} {case}' for part in a.parts)
+    with tempfile.TemporaryDirectory(prefix='klamm-wire-') as folder:
+        folder = pathlib.Path(folder)
+        if a.record:
+            oracle = HERE / '../oracle/kafka'
+            if not a.bootstrap:
+                subprocess.run(['bash', oracle, 'start', a.record, str(a.port), folder], check=True)
+            try:
+                broker = Broker(a.bootstrap or f'127.0.0.1:{a.port}')
+                told = answer_all(broker, lambda api, case, version: oracle_of(api, version) == a.record and chosen(api, case))
+            finally:
+                if not a.bootstrap:
+                    subprocess.run(['bash', oracle, 'stop', folder])
+            if a.parts:
+                told = {**{k: v for k, v in read_golden().items() if oracle_of(k[0], k[2]) == a.record}, **told}
+            write_golden(a.record, told)
+            print(f'{len(told)} requests recorded in {time.time() - begin:.1f} s')
+            return 0
+        process = None if a.bootstrap else start_klamm(a.port, folder)
+        try:
+            told = answer_all(Broker(a.bootstrap or f'127.0.0.1:{a.port}'), lambda api, case, version: chosen(api, case))
+        finally:
+            if process:
+                process.terminate()
+                process.wait()
+        good = compare(read_golden(), told, a.all, bool(a.parts))
+        errors = complaints(os.environ.get('BROKER_LOG') or folder / 'klamm.log')
+        for line in errors[:40]:
+            print('in the log:', line[:400])
+        print(f'{time.time() - begin:.1f} s')
+        return 0 if good and not errors else 1
+
+
+if __name__ == '__main__':
+    sys.exit(main())
