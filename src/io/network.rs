@@ -84,7 +84,7 @@ struct SystemStream {
 }
 
 impl SystemStream {
-    fn new(socket: TcpStream) -> io::Result<Arc<dyn Stream>> {
+    fn wrap(socket: TcpStream) -> io::Result<Arc<dyn Stream>> {
         socket.set_nodelay(true)?;
         let (peer, local) = (socket.peer_addr()?, socket.local_addr()?);
         Ok(Arc::new(SystemStream { socket, peer, local }))
@@ -169,7 +169,7 @@ async fn copy(stream: &dyn Stream, file: &Arc<dyn File>, mut position: u64, len:
 
 impl Listener for SystemListener {
     fn accept(&self) -> BoxFuture<'_, io::Result<Arc<dyn Stream>>> {
-        Box::pin(async move { SystemStream::new(self.socket.accept().await?.0) })
+        Box::pin(async move { SystemStream::wrap(self.socket.accept().await?.0) })
     }
 
     fn local_addr(&self) -> SocketAddr {
@@ -202,6 +202,6 @@ impl Network for SystemNetwork {
     }
 
     fn connect(&self, address: SocketAddr) -> BoxFuture<'_, io::Result<Arc<dyn Stream>>> {
-        Box::pin(async move { SystemStream::new(TcpStream::connect(address).await?) })
+        Box::pin(async move { SystemStream::wrap(TcpStream::connect(address).await?) })
     }
 }

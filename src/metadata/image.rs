@@ -167,6 +167,12 @@ impl Image {
         self.config_of(&ConfigResource::Topic(name.to_owned()))
     }
 
+    /// The replicas of a partition whose brokers are not there.
+    pub fn offline_replicas(&self, partition: &PartitionState) -> Vec<NodeId> {
+        let is_live = |node: &NodeId| self.brokers.get(node).is_some_and(|broker| broker.is_active());
+        partition.replicas.iter().copied().filter(|node| !is_live(node)).collect()
+    }
+
     /// The brokers that may lead and serve.
     pub fn live_brokers(&self) -> impl Iterator<Item = &Arc<Broker>> {
         self.brokers.values().filter(|broker| !broker.fenced)

@@ -45,7 +45,7 @@ pub(crate) fn judge(batch: &BatchHeader, known: Option<&ProducerState>) -> Resul
         kept.base_sequence == batch.base_sequence && kept.last_sequence == batch.last_sequence()
     };
     if let Some(kept) = known.batches.iter().find(same) {
-        return Ok(Verdict::Duplicate(kept.clone()));
+        return Ok(Verdict::Duplicate(*kept));
     }
     // A producer known only by a marker has an epoch but no sequence: its next one is the first.
     let last_sequence = known.batches.back().map_or(-1, |kept| kept.last_sequence);

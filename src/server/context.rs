@@ -74,11 +74,11 @@ pub(crate) fn topic_config(
     TopicConfig::effective(&image.topic_config(topic), &dynamic, static_config)
 }
 
+/// Settings by key.
+type Configs = Arc<BTreeMap<String, String>>;
+
 /// What was set while running: for one broker, and for all of them.
-pub(crate) fn dynamic_broker_configs(
-    image: &Image,
-    node: NodeId,
-) -> (Arc<BTreeMap<String, String>>, Arc<BTreeMap<String, String>>) {
+pub(crate) fn dynamic_broker_configs(image: &Image, node: NodeId) -> (Configs, Configs) {
     (image.config_of(&ConfigResource::Broker(Some(node))), image.config_of(&ConfigResource::Broker(None)))
 }
 

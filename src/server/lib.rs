@@ -5,6 +5,7 @@
 //! API key; a handler holds no state and calls no other.
 
 mod api;
+mod authorized_operations;
 mod background;
 mod connection;
 mod context;

@@ -8,7 +8,6 @@
 
 use klamm_metadata::feature_ranges;
 use klamm_model::ErrorCode;
-use klamm_protocol::ApiKey;
 use klamm_protocol::messages::api_versions::{
     ApiVersion, ApiVersionsRequest, ApiVersionsResponse, FinalizedFeatureKey, SupportedFeatureKey,
 };
@@ -36,7 +35,7 @@ pub(crate) async fn handle(
     request: ApiVersionsRequest,
 ) -> ApiVersionsResponse {
     if body_version(call.version) != call.version {
-        let own = TABLE.iter().filter(|entry| entry.key == ApiKey::ApiVersions);
+        let own = TABLE.iter().filter(|entry| entry.key == call.key);
         return ApiVersionsResponse {
             error_code: ErrorCode::UnsupportedVersion.code(),
             api_keys: own.map(api_version).collect(),
@@ -56,7 +55,6 @@ pub(crate) async fn handle(
                 name: (*name).to_owned(),
                 min_version: *lowest,
                 max_version: *highest,
-                ..Default::default()
             })
             .collect(),
         finalized_features_epoch: image.offset,
@@ -68,7 +66,6 @@ pub(crate) async fn handle(
                 name: name.clone(),
                 max_version_level: *level,
                 min_version_level: *level,
-                ..Default::default()
             })
             .collect(),
         ..Default::default()
@@ -80,7 +77,6 @@ fn api_version(entry: &super::Entry) -> ApiVersion {
         api_key: entry.key as i16,
         min_version: *entry.versions.start(),
         max_version: *entry.versions.end(),
-        ..Default::default()
     }
 }
 

@@ -21,7 +21,6 @@ pub(crate) async fn handle(
     let topics = request.topics.iter().map(|topic| DeleteRecordsTopicResult {
         name: topic.name.clone(),
         partitions: topic.partitions.iter().map(|wanted| delete(context, &topic.name, wanted)).collect(),
-        ..Default::default()
     });
     let topics = topics.collect();
     // What was deleted must stay deleted if the process is killed after the answer.
@@ -36,7 +35,6 @@ fn delete(context: &Context, topic: &str, wanted: &DeleteRecordsPartition) -> De
         partition_index: wanted.partition_index,
         low_watermark: -1,
         error_code: code.code(),
-        ..Default::default()
     };
     let Some(partition) = context.partitions.by_name(topic, wanted.partition_index) else {
         return failed(ErrorCode::UnknownTopicOrPartition);

@@ -9,7 +9,7 @@ use klamm_protocol::messages::describe_cluster::{
 };
 
 use super::Call;
-use super::metadata::{CLUSTER_OPERATIONS, OPERATIONS_OMITTED};
+use crate::authorized_operations::{CLUSTER_OPERATIONS, OPERATIONS_OMITTED};
 use crate::context::{Context, reach};
 
 /// The kind of endpoint that stands for brokers; 2 stands for controllers.
@@ -64,7 +64,6 @@ fn brokers(context: &Context, call: &Call, image: &Image, with_fenced: bool) -> 
             port: i32::from(port),
             rack: broker.rack.clone(),
             is_fenced: broker.fenced,
-            ..Default::default()
         })
     });
     reachable.collect()

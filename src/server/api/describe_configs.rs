@@ -36,7 +36,6 @@ pub(crate) async fn handle(
             resource_type: resource.resource_type,
             resource_name: resource.resource_name.clone(),
             configs: shown.map(|entry| show(entry, &request)).collect(),
-            ..Default::default()
         }
     };
     DescribeConfigsResponse {
@@ -82,7 +81,6 @@ fn show(entry: ConfigEntry, request: &DescribeConfigsRequest) -> DescribeConfigs
         name: synonym.name.clone(),
         value: synonym.value.clone(),
         source: synonym.source as i8,
-        ..Default::default()
     };
     let synonyms: &[_] = if request.include_synonyms { &entry.synonyms } else { &[] };
     DescribeConfigsResourceResult {
@@ -95,6 +93,5 @@ fn show(entry: ConfigEntry, request: &DescribeConfigsRequest) -> DescribeConfigs
         config_type: entry.kind_code(),
         documentation: request.include_documentation.then(|| entry.documentation.clone()),
         name: entry.name,
-        ..Default::default()
     }
 }

@@ -10,7 +10,7 @@ use klamm_protocol::messages::describe_topic_partitions::{
 };
 
 use super::Call;
-use super::metadata::{TOPIC_OPERATIONS, offline};
+use crate::authorized_operations::TOPIC_OPERATIONS;
 use crate::context::Context;
 
 pub(crate) async fn handle(
@@ -54,7 +54,7 @@ pub(crate) async fn handle(
 }
 
 fn next(topic: &str, partition: usize) -> Cursor {
-    Cursor { topic_name: topic.to_owned(), partition_index: partition as i32, ..Default::default() }
+    Cursor { topic_name: topic.to_owned(), partition_index: partition as i32 }
 }
 
 fn unknown(name: &str) -> DescribeTopicPartitionsResponseTopic {
@@ -103,7 +103,6 @@ fn partition(image: &Image, index: i32, state: &PartitionState) -> DescribeTopic
         isr_nodes: numbers(&state.isr),
         eligible_leader_replicas: Some(numbers(&state.eligible_leaders)),
         last_known_elr: Some(numbers(&state.last_known_eligible_leaders)),
-        offline_replicas: numbers(&offline(image, state)),
-        ..Default::default()
+        offline_replicas: numbers(&image.offline_replicas(state)),
     }
 }

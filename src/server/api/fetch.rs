@@ -324,7 +324,6 @@ fn compose(call: &Call, kind: &Kind, wanted: &[Wanted], found: Vec<Found>) -> Re
                 topic: wanted.topic.clone(),
                 topic_id: wanted.topic_id,
                 partitions: vec![data],
-                ..Default::default()
             }),
         }
     }
@@ -378,7 +377,7 @@ fn partition_data(index: i32, found: Found, slices: &mut Vec<LogSlice>) -> Parti
                 ..nothing()
             };
             if let Some((epoch, end_offset)) = read.diverging {
-                data.diverging_epoch = EpochEndOffset { epoch: epoch.0, end_offset, ..Default::default() };
+                data.diverging_epoch = EpochEndOffset { epoch: epoch.0, end_offset };
             }
             match records {
                 Records::Slice(slice) => {
@@ -396,9 +395,5 @@ fn partition_data(index: i32, found: Found, slices: &mut Vec<LogSlice>) -> Parti
 }
 
 fn aborted(transaction: &klamm_storage::AbortedTransaction) -> AbortedTransaction {
-    AbortedTransaction {
-        producer_id: transaction.producer_id.0,
-        first_offset: transaction.first_offset,
-        ..Default::default()
-    }
+    AbortedTransaction { producer_id: transaction.producer_id.0, first_offset: transaction.first_offset }
 }

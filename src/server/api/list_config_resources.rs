@@ -43,11 +43,9 @@ pub(crate) async fn handle(
             BROKER | BROKER_LOGGER => brokers().collect(),
             _ => Vec::new(),
         };
-        config_resources.extend(names.into_iter().map(|resource_name| ConfigResource {
-            resource_name,
-            resource_type: kind,
-            ..Default::default()
-        }));
+        config_resources.extend(
+            names.into_iter().map(|resource_name| ConfigResource { resource_name, resource_type: kind }),
+        );
     }
     ListConfigResourcesResponse { config_resources, ..Default::default() }
 }

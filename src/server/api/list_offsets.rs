@@ -60,7 +60,6 @@ pub(crate) async fn handle(
             .map(|topic| ListOffsetsTopicResponse {
                 name: topic.name.clone(),
                 partitions: topic.partitions.iter().map(|wanted| answer(&topic.name, wanted)).collect(),
-                ..Default::default()
             })
             .collect(),
         ..Default::default()

@@ -17,17 +17,9 @@ use klamm_protocol::messages::metadata::{
 };
 
 use super::Call;
+use crate::authorized_operations::{CLUSTER_OPERATIONS, OPERATIONS_OMITTED, TOPIC_OPERATIONS};
 use crate::context::{Context, reach};
 use crate::topic_creation;
-
-/// What everyone may do with a topic where there is no authorizer: read, write, create, delete, alter, describe,
-/// describe and alter configs.
-pub(super) const TOPIC_OPERATIONS: i32 = 0b1101_1111_1000;
-/// The same for the cluster: create, alter, describe, cluster action, describe and alter configs, idempotent
-/// write.
-pub(super) const CLUSTER_OPERATIONS: i32 = 0b1_1111_1010_0000;
-/// Nobody asked for the operations.
-pub(super) const OPERATIONS_OMITTED: i32 = i32::MIN;
 
 pub(crate) async fn handle(context: &Context, call: &Call, request: MetadataRequest) -> MetadataResponse {
     let failed = create_missing(context, call, &request).await;
@@ -84,7 +76,6 @@ fn brokers(context: &Context, call: &Call, image: &Image) -> Vec<MetadataRespons
             host,
             port: i32::from(port),
             rack: broker.rack.clone(),
-            ..Default::default()
         })
     });
     reachable.collect()
@@ -144,13 +135,6 @@ fn response_partition(image: &Image, index: i32, state: &PartitionState) -> Meta
         leader_epoch: state.leader_epoch.0,
         replica_nodes: numbers(&state.replicas),
         isr_nodes: numbers(&state.isr),
-        offline_replicas: numbers(&offline(image, state)),
-        ..Default::default()
+        offline_replicas: numbers(&image.offline_replicas(state)),
     }
-}
-
-/// The replicas on brokers that are not there.
-pub(super) fn offline(image: &Image, state: &PartitionState) -> Vec<NodeId> {
-    let is_live = |node: &NodeId| image.brokers.get(node).is_some_and(|broker| broker.is_active());
-    state.replicas.iter().copied().filter(|node| !is_live(node)).collect()
 }

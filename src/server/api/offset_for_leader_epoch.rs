@@ -44,7 +44,6 @@ pub(crate) async fn handle(
             .map(|topic| OffsetForLeaderTopicResult {
                 topic: topic.topic.clone(),
                 partitions: topic.partitions.iter().map(|wanted| answer(&topic.topic, wanted)).collect(),
-                ..Default::default()
             })
             .collect(),
         ..Default::default()

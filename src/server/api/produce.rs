@@ -104,12 +104,7 @@ fn append_all(context: &Context, call: &Call, request: ProduceRequest) -> (Produ
             responses
                 .push(PartitionProduceResponse { index, ..result.map_or_else(|refused| *refused, success) });
         }
-        response.responses.push(TopicProduceResponse {
-            name,
-            topic_id: id,
-            partition_responses: responses,
-            ..Default::default()
-        });
+        response.responses.push(TopicProduceResponse { name, topic_id: id, partition_responses: responses });
     }
     (response, pending)
 }
@@ -164,11 +159,7 @@ fn append(
 }
 
 fn record_error((index, message): &(i32, Option<String>)) -> BatchIndexAndErrorMessage {
-    BatchIndexAndErrorMessage {
-        batch_index: *index,
-        batch_index_error_message: message.clone(),
-        ..Default::default()
-    }
+    BatchIndexAndErrorMessage { batch_index: *index, batch_index_error_message: message.clone() }
 }
 
 fn refusal_response(code: ErrorCode, message: Option<String>) -> Box<PartitionProduceResponse> {
