@@ -80,7 +80,7 @@ impl Partition {
     /// Finds the records from an offset on. The bytes stay in the file.
     pub fn read(&self, from: Offset, options: &ReadOptions) -> Result<PartitionRead, ReadError> {
         let offsets = self.offsets_for_reader(options.current_leader_epoch)?;
-        if let Some(diverging) = self.divergence(from, options.last_fetched_epoch, &offsets) {
+        if let Some(diverging) = self.divergence(from, options.last_fetched_epoch, &offsets)? {
             return Ok(PartitionRead { slice: None, offsets, aborted: None, diverging: Some(diverging) });
         }
         if from < offsets.log_start || from > offsets.log_end {
@@ -129,12 +129,13 @@ impl Partition {
         from: Offset,
         last_fetched_epoch: Option<LeaderEpoch>,
         offsets: &PartitionOffsets,
-    ) -> Option<(LeaderEpoch, Offset)> {
-        let last_fetched = last_fetched_epoch?;
-        if from < offsets.log_start {
-            return None;
-        }
-        let (epoch, end) = self.log.end_offset_for(last_fetched)?;
-        (epoch < last_fetched || end < from).then_some((epoch, end))
+    ) -> Result<Option<(LeaderEpoch, Offset)>, ReadError> {
+        let Some(last_fetched) = last_fetched_epoch.filter(|_| from >= offsets.log_start) else {
+            return Ok(None);
+        };
+        // An epoch above all that is known here has no end here.
+        let end_offset = self.log.end_offset_for(last_fetched);
+        let (epoch, end) = end_offset.ok_or(ReadError::OutOfRange(*offsets))?;
+        Ok((epoch < last_fetched || end < from).then_some((epoch, end)))
     }
 }

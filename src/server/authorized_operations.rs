@@ -7,5 +7,8 @@ pub(crate) const TOPIC_OPERATIONS: i32 = 0b1101_1111_1000;
 /// With the cluster: create, alter, describe, cluster action, describe and alter configs, idempotent write.
 pub(crate) const CLUSTER_OPERATIONS: i32 = 0b1_1111_1010_0000;
 
+/// With a group: read, delete, describe, describe and alter configs.
+pub(crate) const GROUP_OPERATIONS: i32 = 0b1101_0100_1000;
+
 /// Nobody asked.
 pub(crate) const OPERATIONS_OMITTED: i32 = i32::MIN;

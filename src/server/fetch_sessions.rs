@@ -77,6 +77,8 @@ pub(crate) enum Kind {
     First(Arc<Session>),
     /// Only changes are named, only news is answered.
     Next(Arc<Session>),
+    /// The last partition was forgotten: nothing is answered, and no session follows.
+    Ended,
 }
 
 impl FetchSessions {
@@ -97,13 +99,16 @@ impl FetchSessions {
         match epoch {
             -1 | 0 => {
                 self.close(id);
-                if epoch == -1 || wanted.is_empty() {
+                if epoch == -1 {
                     return Ok(Kind::Sessionless);
                 }
                 let session = self.begin(wanted, uses_topic_ids, now);
                 Ok(session.map_or(Kind::Sessionless, Kind::First))
             }
-            _ => self.resume(id, epoch, wanted, forgotten, uses_topic_ids, now).map(Kind::Next),
+            _ => {
+                let session = self.resume(id, epoch, wanted, forgotten, uses_topic_ids, now)?;
+                Ok(session.map_or(Kind::Ended, Kind::Next))
+            }
         }
     }
 
@@ -150,7 +155,7 @@ impl FetchSessions {
         forgotten: &[(TopicId, String, i32)],
         uses_topic_ids: bool,
         now: Duration,
-    ) -> Result<Arc<Session>, ErrorCode> {
+    ) -> Result<Option<Arc<Session>>, ErrorCode> {
         let session = {
             let mut sessions = self.sessions.lock();
             let (session, used) = sessions.get_mut(&id).ok_or(ErrorCode::FetchSessionIdNotFound)?;
@@ -171,8 +176,14 @@ impl FetchSessions {
         for wanted in wanted {
             state.put(wanted.clone());
         }
+        let is_empty = state.order.is_empty();
         drop(state);
-        Ok(session)
+        if is_empty {
+            // Nothing is left to ask for: the session ends, and the answer says so with id 0.
+            self.close(id);
+            return Ok(None);
+        }
+        Ok(Some(session))
     }
 }
 

@@ -2,7 +2,10 @@
 //!
 //! v2 flexible; v3 THROTTLING_QUOTA_EXCEEDED (KIP-599).
 
-use klamm_protocol::messages::create_partitions::{CreatePartitionsRequest, CreatePartitionsResponse};
+use klamm_model::ErrorCode;
+use klamm_protocol::messages::create_partitions::{
+    CreatePartitionsRequest, CreatePartitionsResponse, CreatePartitionsTopicResult,
+};
 
 use super::Call;
 use crate::context::Context;
@@ -13,6 +16,15 @@ pub(crate) async fn handle(
     request: CreatePartitionsRequest,
 ) -> CreatePartitionsResponse {
     let timeout_ms = request.timeout_ms;
+    if timeout_ms <= 0 {
+        // As in Kafka, nothing is done where no time is given.
+        let results = request.topics.into_iter().map(|topic| CreatePartitionsTopicResult {
+            name: topic.name,
+            error_code: ErrorCode::RequestTimedOut.code(),
+            ..Default::default()
+        });
+        return CreatePartitionsResponse { results: results.collect(), ..Default::default() };
+    }
     let response = context.metadata.create_partitions(request).await;
     context.await_applied(timeout_ms).await;
     response

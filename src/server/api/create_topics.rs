@@ -3,7 +3,10 @@
 //! v1 validation without creation, messages; v4 -1 for the broker's defaults (KIP-464); v5 flexible, the configs of the
 //! new topic (KIP-525); v7 topic ids. The controller decides; the answer leaves when this node serves its partitions.
 
-use klamm_protocol::messages::create_topics::{CreateTopicsRequest, CreateTopicsResponse};
+use klamm_model::ErrorCode;
+use klamm_protocol::messages::create_topics::{
+    CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse,
+};
 
 use super::Call;
 use crate::context::Context;
@@ -14,6 +17,15 @@ pub(crate) async fn handle(
     request: CreateTopicsRequest,
 ) -> CreateTopicsResponse {
     let timeout_ms = request.timeout_ms;
+    if timeout_ms <= 0 {
+        // As in Kafka, nothing is done where no time is given.
+        let topics = request.topics.into_iter().map(|topic| CreatableTopicResult {
+            name: topic.name,
+            error_code: ErrorCode::RequestTimedOut.code(),
+            ..Default::default()
+        });
+        return CreateTopicsResponse { topics: topics.collect(), ..Default::default() };
+    }
     let response = context.metadata.create_topics(request).await;
     context.await_applied(timeout_ms).await;
     response

@@ -2,6 +2,8 @@
 //!
 //! v2 flexible. Offset -1 means the high watermark.
 
+use std::collections::BTreeMap;
+
 use klamm_model::ErrorCode;
 use klamm_model::topic_name;
 use klamm_partition::LookUpError;
@@ -18,9 +20,16 @@ pub(crate) async fn handle(
     _call: &Call,
     request: DeleteRecordsRequest,
 ) -> DeleteRecordsResponse {
-    let topics = request.topics.iter().map(|topic| DeleteRecordsTopicResult {
-        name: topic.name.clone(),
-        partitions: topic.partitions.iter().map(|wanted| delete(context, &topic.name, wanted)).collect(),
+    // A partition that is named twice counts once, with what was said last; topics without one are not answered.
+    let mut wanted: BTreeMap<&str, BTreeMap<i32, &DeleteRecordsPartition>> = BTreeMap::new();
+    for topic in &request.topics {
+        for partition in &topic.partitions {
+            wanted.entry(&topic.name).or_default().insert(partition.partition_index, partition);
+        }
+    }
+    let topics = wanted.into_iter().map(|(name, partitions)| DeleteRecordsTopicResult {
+        name: name.to_owned(),
+        partitions: partitions.into_values().map(|wanted| delete(context, name, wanted)).collect(),
     });
     let topics = topics.collect();
     // What was deleted must stay deleted if the process is killed after the answer.

@@ -20,22 +20,23 @@ type Refusal = (ErrorCode, String);
 
 pub(crate) async fn handle(
     context: &Context,
-    _call: &Call,
+    call: &Call,
     request: DescribeConfigsRequest,
 ) -> DescribeConfigsResponse {
     let describe = |resource: &DescribeConfigsResource| {
         let (code, message, entries) = match entries(context, resource) {
-            Ok(entries) => (ErrorCode::None, None, entries),
+            // Kafka writes an empty message beside no error.
+            Ok(entries) => (ErrorCode::None, Some(String::new()), entries),
             Err((code, message)) => (code, Some(message), Vec::new()),
         };
-        let keys = resource.configuration_keys.as_ref();
+        let keys = resource.configuration_keys.as_ref().filter(|keys| !keys.is_empty());
         let shown = entries.into_iter().filter(|entry| keys.is_none_or(|keys| keys.contains(&entry.name)));
         DescribeConfigsResult {
             error_code: code.code(),
             error_message: message,
             resource_type: resource.resource_type,
             resource_name: resource.resource_name.clone(),
-            configs: shown.map(|entry| show(entry, &request)).collect(),
+            configs: shown.map(|entry| show(call.version, entry, &request)).collect(),
         }
     };
     DescribeConfigsResponse {
@@ -76,7 +77,7 @@ fn entries(context: &Context, resource: &DescribeConfigsResource) -> Result<Vec<
     }
 }
 
-fn show(entry: ConfigEntry, request: &DescribeConfigsRequest) -> DescribeConfigsResourceResult {
+fn show(version: i16, entry: ConfigEntry, request: &DescribeConfigsRequest) -> DescribeConfigsResourceResult {
     let synonym = |synonym: &klamm_config::ConfigSynonym| DescribeConfigsSynonym {
         name: synonym.name.clone(),
         value: synonym.value.clone(),
@@ -86,7 +87,8 @@ fn show(entry: ConfigEntry, request: &DescribeConfigsRequest) -> DescribeConfigs
     DescribeConfigsResourceResult {
         value: entry.value.clone(),
         read_only: entry.read_only,
-        is_default: entry.is_default(),
+        // Later versions tell the source instead.
+        is_default: version == 0 && entry.is_default(),
         config_source: entry.source as i8,
         is_sensitive: entry.sensitive,
         synonyms: synonyms.iter().map(synonym).collect(),

@@ -27,6 +27,14 @@ pub(crate) async fn handle(
         named => named.iter().map(|topic| topic.name.as_str()).collect(),
     };
     let cursor = request.cursor.as_ref();
+    let misplaced = |cursor: &Cursor| {
+        let is_named = request.topics.is_empty() || names.contains(cursor.topic_name.as_str());
+        cursor.partition_index < 0 || !is_named
+    };
+    if cursor.is_some_and(misplaced) {
+        let topics = names.iter().map(|name| refused(name, ErrorCode::InvalidRequest)).collect();
+        return DescribeTopicPartitionsResponse { topics, ..Default::default() };
+    }
     let mut response = DescribeTopicPartitionsResponse::default();
     for name in names {
         let first = match cursor {
@@ -39,7 +47,10 @@ pub(crate) async fn handle(
             break;
         }
         let Some(topic) = image.topic_by_name(name) else {
-            response.topics.push(unknown(name));
+            response.topics.push(DescribeTopicPartitionsResponseTopic {
+                topic_authorized_operations: TOPIC_OPERATIONS,
+                ..refused(name, unknown(name))
+            });
             continue;
         };
         let (described, end) = describe(&image, topic, first, left);
@@ -57,11 +68,14 @@ fn next(topic: &str, partition: usize) -> Cursor {
     Cursor { topic_name: topic.to_owned(), partition_index: partition as i32 }
 }
 
-fn unknown(name: &str) -> DescribeTopicPartitionsResponseTopic {
-    let code = match topic_name::validate(name) {
+fn unknown(name: &str) -> ErrorCode {
+    match topic_name::validate(name) {
         Ok(()) => ErrorCode::UnknownTopicOrPartition,
         Err(_) => ErrorCode::InvalidTopicException,
-    };
+    }
+}
+
+fn refused(name: &str, code: ErrorCode) -> DescribeTopicPartitionsResponseTopic {
     DescribeTopicPartitionsResponseTopic {
         error_code: code.code(),
         name: Some(name.to_owned()),

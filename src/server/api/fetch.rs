@@ -85,6 +85,7 @@ pub(crate) fn answer(context: Arc<Context>, call: Call, mut reader: Reader) -> A
         let wanted = match &kind {
             Kind::Next(session) => session.wanted(),
             Kind::Sessionless | Kind::First(_) => without_repeats(wanted),
+            Kind::Ended => Vec::new(),
         };
         let limits = limits(&context, &call, &request);
         let found = read_all(&context, &call, &wanted, &limits).await;
@@ -223,7 +224,7 @@ fn read_partition(
     left: usize,
     at_least_one: bool,
 ) -> Found {
-    let known = |epoch: LeaderEpoch| (epoch != LeaderEpoch::NONE).then_some(epoch);
+    let known = |epoch: LeaderEpoch| (epoch.0 >= 0).then_some(epoch);
     // An old client gets its records in another format and so with another size: it is shown the first batch
     // whole, and what is cut off is cut after the conversion.
     let converts = call.version < V2_SINCE;
@@ -305,7 +306,7 @@ fn compose(call: &Call, kind: &Kind, wanted: &[Wanted], found: Vec<Found>) -> Re
     let mut slices = Vec::new();
     let mut response = FetchResponse {
         session_id: match kind {
-            Kind::Sessionless => 0,
+            Kind::Sessionless | Kind::Ended => 0,
             Kind::First(session) | Kind::Next(session) => session.id(),
         },
         ..Default::default()
@@ -341,7 +342,7 @@ fn is_told(kind: &Kind, wanted: &Wanted, found: &Found) -> bool {
         Found::Failed(_) | Found::Unknown(_) => session.tell(wanted, false, None),
     };
     match kind {
-        Kind::Sessionless => true,
+        Kind::Sessionless | Kind::Ended => true,
         Kind::First(session) => {
             told(session);
             true

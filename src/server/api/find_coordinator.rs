@@ -36,7 +36,8 @@ pub(crate) async fn handle(
     let found = find(context, request.key_type, &request.key, &call.endpoint, call.local).await;
     FindCoordinatorResponse {
         error_code: found.error_code,
-        error_message: found.error_message,
+        // Kafka's word for success.
+        error_message: found.error_message.map(|text| if text.is_empty() { "NONE".to_owned() } else { text }),
         node_id: found.node_id,
         host: found.host,
         port: found.port,

@@ -15,6 +15,10 @@ pub(crate) async fn handle(
     request: InitProducerIdRequest,
 ) -> InitProducerIdResponse {
     let given = match &request.transactional_id {
+        // Both of id and epoch, or neither.
+        None if (request.producer_id == -1) != (request.producer_epoch == -1) => {
+            Err(ErrorCode::InvalidRequest)
+        }
         // A producer without transactions gets a new id whatever it had (KIP-360 is about transactional ones).
         None => context.producer_ids.next(&context.metadata, context.node_id, context.broker_epoch).await,
         Some(_) => Err(ErrorCode::InvalidRequest),

@@ -4,7 +4,7 @@
 //! (KIP-320); v7 the largest timestamp (KIP-734); v8 the earliest local offset (KIP-405); v9 the last one in remote
 //! storage (KIP-1005); v10 a time-out (KIP-1075); v11 the earliest that waits for its upload (KIP-1023).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use klamm_model::{ErrorCode, IsolationLevel, LeaderEpoch};
 use klamm_partition::{LookUp, LookUpError, Partition, Reader};
@@ -38,6 +38,7 @@ pub(crate) async fn handle(
             *named.entry((topic.name.as_str(), partition.partition_index)).or_insert(0) += 1;
         }
     }
+    let mut answered = BTreeSet::new();
     let answer = |topic: &str, wanted: &ListOffsetsPartition| {
         let repeated = named.get(&(topic, wanted.partition_index)).is_some_and(|count| *count > 1);
         let partition =
@@ -53,17 +54,21 @@ pub(crate) async fn handle(
             ..Default::default()
         })
     };
-    ListOffsetsResponse {
-        topics: request
-            .topics
-            .iter()
-            .map(|topic| ListOffsetsTopicResponse {
-                name: topic.name.clone(),
-                partitions: topic.partitions.iter().map(|wanted| answer(&topic.name, wanted)).collect(),
-            })
-            .collect(),
-        ..Default::default()
+    // A topic that is named twice is answered once, and so is a partition; one without partitions is not.
+    let mut topics: Vec<ListOffsetsTopicResponse> = Vec::with_capacity(request.topics.len());
+    let mut places = BTreeMap::new();
+    for topic in request.topics.iter().filter(|topic| !topic.partitions.is_empty()) {
+        let place = *places.entry(topic.name.as_str()).or_insert_with(|| {
+            topics.push(ListOffsetsTopicResponse { name: topic.name.clone(), ..Default::default() });
+            topics.len() - 1
+        });
+        for wanted in &topic.partitions {
+            if answered.insert((topic.name.as_str(), wanted.partition_index)) {
+                topics[place].partitions.push(answer(&topic.name, wanted));
+            }
+        }
     }
+    ListOffsetsResponse { topics, ..Default::default() }
 }
 
 fn look_up(

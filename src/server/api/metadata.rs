@@ -7,7 +7,7 @@
 //! Deviation: a topic that is created by the request is answered with its partitions at once, where Kafka says
 //! LEADER_NOT_AVAILABLE or UNKNOWN_TOPIC_OR_PARTITION first and lets the client ask again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use klamm_metadata::{Image, PartitionState, Topic};
 use klamm_model::{ErrorCode, NodeId, topic_name};
@@ -21,14 +21,20 @@ use crate::authorized_operations::{CLUSTER_OPERATIONS, OPERATIONS_OMITTED, TOPIC
 use crate::context::{Context, reach};
 use crate::topic_creation;
 
+/// From this version on topics may be named by their ids.
+const TOPIC_IDS_SINCE: i16 = 12;
+
 pub(crate) async fn handle(context: &Context, call: &Call, request: MetadataRequest) -> MetadataResponse {
+    if names_by_id(&request) && call.version < TOPIC_IDS_SINCE {
+        return refuse_all(&request);
+    }
     let failed = create_missing(context, call, &request).await;
     let image = context.image();
     let operations =
         if request.include_topic_authorized_operations { TOPIC_OPERATIONS } else { OPERATIONS_OMITTED };
     let topics = match &request.topics {
         Some(topics) if !(topics.is_empty() && call.version == 0) => {
-            topics.iter().map(|wanted| named_topic(&image, wanted, &failed, operations)).collect()
+            chosen(topics).map(|wanted| named_topic(&image, wanted, &failed, operations)).collect()
         }
         _ => image.topics.values().map(|topic| response_topic(&image, topic, operations)).collect(),
     };
@@ -44,6 +50,38 @@ pub(crate) async fn handle(context: &Context, call: &Call, request: MetadataRequ
         },
         ..Default::default()
     }
+}
+
+/// Whether a topic is named by its id, or by nothing.
+fn names_by_id(request: &MetadataRequest) -> bool {
+    request.topics.iter().flatten().any(|topic| !topic.topic_id.is_zero() || topic.name.is_none())
+}
+
+/// What Kafka answers where ids stand in a version that has the field but does not serve it.
+fn refuse_all(request: &MetadataRequest) -> MetadataResponse {
+    let topics = request.topics.iter().flatten().map(|topic| MetadataResponseTopic {
+        error_code: ErrorCode::InvalidRequest.code(),
+        name: Some(topic.name.clone().unwrap_or_default()),
+        topic_id: topic.topic_id,
+        topic_authorized_operations: OPERATIONS_OMITTED,
+        ..Default::default()
+    });
+    MetadataResponse {
+        topics: topics.collect(),
+        controller_id: -1,
+        cluster_authorized_operations: OPERATIONS_OMITTED,
+        ..Default::default()
+    }
+}
+
+/// The topics to answer, each once. Where one is named by its id, those that are not are left out, as in Kafka.
+fn chosen(topics: &[MetadataRequestTopic]) -> impl Iterator<Item = &MetadataRequestTopic> {
+    let by_id = topics.iter().any(|topic| !topic.topic_id.is_zero());
+    let mut seen = BTreeSet::new();
+    topics
+        .iter()
+        .filter(move |topic| by_id != topic.topic_id.is_zero())
+        .filter(move |topic| seen.insert((topic.topic_id, if by_id { None } else { topic.name.as_deref() })))
 }
 
 /// Creates the topics that are named and do not exist, if the client and the broker want that. Tells what went
@@ -97,7 +135,7 @@ fn named_topic(
     if !wanted.topic_id.is_zero() {
         let found = image.topic(wanted.topic_id);
         return found.map_or_else(
-            || error(ErrorCode::UnknownTopicId),
+            || MetadataResponseTopic { name: None, ..error(ErrorCode::UnknownTopicId) },
             |topic| response_topic(image, topic, operations),
         );
     }

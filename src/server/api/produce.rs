@@ -14,7 +14,7 @@ use bytes::Bytes;
 use klamm_model::{ErrorCode, LeaderEpoch, Offset, TopicId, topic_name};
 use klamm_partition::{AppendError, AppendOptions, Appended, Origin, Partition};
 use klamm_protocol::messages::produce::{
-    BatchIndexAndErrorMessage, PartitionProduceResponse, ProduceRequest, ProduceResponse,
+    BatchIndexAndErrorMessage, PartitionProduceResponse, ProduceRequest, ProduceResponse, TopicProduceData,
     TopicProduceResponse,
 };
 use klamm_protocol::{Reader, RecordsField};
@@ -27,6 +27,9 @@ const ADMIN_CLIENT_ID: &str = "__admin_client";
 
 /// From this version on topics are named by their ids.
 const TOPIC_IDS_SINCE: i16 = 13;
+
+/// Fewer bytes than this hold no batch.
+const HEAD_BYTES: usize = 17;
 
 /// An append whose acknowledgement is not due yet.
 struct Pending {
@@ -65,24 +68,18 @@ fn append_all(context: &Context, call: &Call, request: ProduceRequest) -> (Produ
     let table = context.partitions.load();
     let mut response = ProduceResponse::default();
     let mut pending = Vec::new();
-    for topic in request.topic_data {
-        let (name, id) = (topic.name, topic.topic_id);
+    for ((name, id), records_of) in by_topic(request.topic_data) {
         let local =
             if call.version >= TOPIC_IDS_SINCE { table.topic(id) } else { table.topic_by_name(&name) };
         let internal = local.is_some_and(|topic| topic_name::is_internal(&topic.name))
             && call.client_id.as_deref() != Some(ADMIN_CLIENT_ID);
-        // A partition that is named twice counts once, with what was said last.
-        let mut records_of: BTreeMap<i32, Option<RecordsField>> = BTreeMap::new();
-        for partition in topic.partition_data {
-            records_of.insert(partition.index, partition.records);
-        }
         let mut responses = Vec::with_capacity(records_of.len());
         for (index, records) in records_of {
             let refusal = refused.or(internal.then_some(ErrorCode::InvalidTopicException));
             let partition = local.and_then(|topic| topic.partitions.get(&index));
             let result = match (refusal, partition) {
                 (Some(code), _) => Err(refusal_response(code, None)),
-                (None, None) => Err(refusal_response(unknown(call, local.is_some(), id), None)),
+                (None, None) => Err(refusal_response(unknown(call, local.is_some()), None)),
                 (None, Some(partition)) => {
                     let options = AppendOptions {
                         origin: Origin::Client,
@@ -109,6 +106,17 @@ fn append_all(context: &Context, call: &Call, request: ProduceRequest) -> (Produ
     (response, pending)
 }
 
+/// The records by topic and partition. A topic that is named twice counts once, and so does a partition, with
+/// what was said last; a topic without partitions is not answered.
+fn by_topic(data: Vec<TopicProduceData>) -> BTreeMap<(String, TopicId), BTreeMap<i32, Option<RecordsField>>> {
+    let mut topics: BTreeMap<_, BTreeMap<_, _>> = BTreeMap::new();
+    for topic in data.into_iter().filter(|topic| !topic.partition_data.is_empty()) {
+        let partitions = topics.entry((topic.name, topic.topic_id)).or_default();
+        partitions.extend(topic.partition_data.into_iter().map(|one| (one.index, one.records)));
+    }
+    topics
+}
+
 /// What is wrong with the request as a whole.
 fn refuse_all(request: &ProduceRequest) -> Option<ErrorCode> {
     if !matches!(request.acks, -1..=1) {
@@ -124,8 +132,8 @@ fn refuse_all(request: &ProduceRequest) -> Option<ErrorCode> {
         .then_some(ErrorCode::TransactionalIdAuthorizationFailed)
 }
 
-fn unknown(call: &Call, topic_is_known: bool, id: TopicId) -> ErrorCode {
-    if call.version >= TOPIC_IDS_SINCE && !topic_is_known && !id.is_zero() {
+fn unknown(call: &Call, topic_is_known: bool) -> ErrorCode {
+    if call.version >= TOPIC_IDS_SINCE && !topic_is_known {
         ErrorCode::UnknownTopicId
     } else {
         ErrorCode::UnknownTopicOrPartition
@@ -143,6 +151,9 @@ fn append(
     };
     partition.append_as_leader(records.clone(), options).map_err(|error| {
         let mut response = refusal_response(error.code(), None);
+        if is_found_late(&error, records) {
+            response.log_start_offset = partition.offsets().log_start;
+        }
         match &error {
             AppendError::Invalid(invalid) => {
                 response.error_message = invalid.client_message().map(str::to_owned);
@@ -156,6 +167,23 @@ fn append(
         }
         response
     })
+}
+
+/// Whether Kafka finds this error only when it has the log before it; then it tells where the log starts.
+fn is_found_late(error: &AppendError, records: &Bytes) -> bool {
+    let is_one_batch = || match klamm_records::peek_batch(records) {
+        Ok(Some(header)) => records.len() >= header.size && records.len() - header.size < HEAD_BYTES,
+        _ => false,
+    };
+    match error {
+        AppendError::Invalid(invalid) => match invalid.code {
+            ErrorCode::InvalidRecord => is_one_batch(),
+            ErrorCode::InvalidTimestamp | ErrorCode::UnknownServerError => true,
+            _ => false,
+        },
+        AppendError::ProducerFenced { .. } | AppendError::OutOfOrderSequence { .. } => true,
+        _ => false,
+    }
 }
 
 fn record_error((index, message): &(i32, Option<String>)) -> BatchIndexAndErrorMessage {
