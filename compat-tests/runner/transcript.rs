@@ -106,7 +106,16 @@ impl fmt::Display for Transcript {
             })
             .collect();
         shown.reverse();
+        let mut last = (Speaker::Runner, String::new(), 0);
         for (at, speaker, line) in shown {
+            // a client that retries fills a log with lines that differ in nothing but their times
+            let pattern: String = line.chars().filter(|letter| !letter.is_ascii_digit()).collect();
+            if last.0 == *speaker && last.1 == pattern {
+                last.2 += 1;
+                continue;
+            }
+            more(f, last.2)?;
+            last = (*speaker, pattern, 0);
             let name = match speaker {
                 Speaker::Client => "client",
                 Speaker::Broker => "broker",
@@ -114,6 +123,29 @@ impl fmt::Display for Transcript {
             };
             writeln!(f, "  {:8.3} {name} | {line}", at.as_secs_f64())?;
         }
-        Ok(())
+        more(f, last.2)
+    }
+}
+
+fn more(f: &mut fmt::Formatter<'_>, count: usize) -> fmt::Result {
+    if count > 0 { writeln!(f, "                  | ({count} more like it)") } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A log full of one retry's lines once pushed out of sight what the client had said.
+    #[test]
+    fn lines_alike_are_counted() {
+        let transcript = Transcript::new();
+        transcript.say(Speaker::Client, "begin");
+        for i in 0..50 {
+            transcript.say(Speaker::Broker, &format!("12:00:{i} refused"));
+        }
+        transcript.say(Speaker::Client, "end");
+        let shown = transcript.to_string();
+        let words: Vec<_> = shown.lines().map(|line| line.split("| ").last().unwrap()).collect();
+        assert_eq!(words, ["begin", "12:00:0 refused", "(49 more like it)", "end"]);
     }
 }

@@ -47,7 +47,7 @@ def cases_of(api, version):
     sample = resolve(valid, State(engine_fixtures, 'sample', version))
     for path, f in paths(fields, sample) if api['edges'] else ():
         holder = place(sample, path)
-        if holder is None or f['name'] in api['skip'] or any(part in api['skip'] for part in path) or not all(within(version, g['versions']) for g in along(fields, path)):
+        if holder is None or '.'.join(path) in api['skip'] or any(part in api['skip'] for part in path) or not all(within(version, g['versions']) for g in along(fields, path)):
             continue
         for value in edge_values(f):
             if holder.get(f['name']) != value or type(holder.get(f['name'])) is not type(value):
@@ -137,10 +137,15 @@ def answer_all(broker, wanted):
                     raise SystemExit(f'two cases are named {api["name"]} {name}')
                 f = Fixtures()
                 f.own = any(step[0] == '@topic' for step in steps)
-                told[api['name'], name, version] = [finish(a, answer, f, api['name'], steps, s) for a, answer in answers]
+                told[api['name'], name, version] = unnamed([finish(a, answer, f, api['name'], steps, s) for a, answer in answers], s.name)
     if os.environ.get('SLOW'):
         print(*spent.most_common(20), sep='\n')
     return told
+
+
+def unnamed(answers, own):
+    """Without the case's own name, so that the same answer in two versions is one line of the golden file."""
+    return json.loads(json.dumps(answers).replace(own, '<own>'))
 
 
 def finish(name, answer, fixtures, api, steps, s):
@@ -214,7 +219,7 @@ def differences(kafka, klamm, at=''):
         else:
             for i, (a, b) in enumerate(zip(kafka, klamm)):
                 yield from differences(a, b, f'{at}[{i}]')
-    elif kafka != klamm:
+    elif kafka != klamm and not (klamm == '<message>' and not kafka and at.endswith('Message')):
         yield at, kafka, klamm
 
 

@@ -1,6 +1,6 @@
 # scenario: kafka-topics: creates, lists, describes, alters and deletes topics, and is refused as Kafka refuses
 # tier: normal
-# limit: 90
+# limit: 120
 # needs: kafka-$WITH
 # each: 2.2.2 2.8.2 3.9.1 4.4.0
 from harness import *
@@ -9,7 +9,7 @@ tool = Tools(WITH)
 
 
 def topics(*arguments):
-    return tool("kafka-topics", "--bootstrap-server", BOOTSTRAP, *arguments)
+    return tool("kafka-topics", "--bootstrap-server", BOOTSTRAP, *arguments, limit=10)
 
 
 def described(topic):
