@@ -23,6 +23,9 @@ use crate::listener::Endpoint;
 /// default; beyond this the socket is not read.
 const IN_FLIGHT_MAX: usize = 128;
 
+/// How much is read at once while a request waits: most clients send nothing then.
+const READ_WHILE_WAITING_BYTES: usize = 1024;
+
 /// How much is asked of the allocator at once for a frame that has been announced but has not arrived.
 const READ_AHEAD_BYTES: usize = 128 * 1024;
 
@@ -63,14 +66,18 @@ pub(crate) async fn serve(
         match dispatch(frame, &context, &endpoint, &stream)? {
             Dispatched::Pipelined(answer) => answers.push_back(answer),
             Dispatched::Serial(answer) => {
-                while let Some(earlier) = answers.pop_front() {
-                    send(&*stream, earlier.await?).await?;
-                }
-                let answer = tokio::select! {
-                    biased;
-                    answer = answer => answer?,
-                    // A long poll that is cut short by a stop is answered by the closed connection.
-                    () = stop.requested() => return Ok(()),
+                answer_all(&*stream, &mut answers).await?;
+                send(&*stream, answer.await?).await?;
+            }
+            Dispatched::Waiting(mut answer) => {
+                answer_all(&*stream, &mut answers).await?;
+                let answer = loop {
+                    tokio::select! {
+                        biased;
+                        answer = &mut answer => break answer?,
+                        here = frames.client_is_here(), if frames.has_room_ahead() => if !here { return Ok(()) },
+                        () = stop.requested() => return Ok(()),
+                    }
                 };
                 send(&*stream, answer).await?;
             }
@@ -78,9 +85,18 @@ pub(crate) async fn serve(
     }
 }
 
+/// Sends what is under way, oldest first, and waits for it.
+async fn answer_all(stream: &dyn Stream, answers: &mut VecDeque<Answer>) -> Result<(), Closed> {
+    while let Some(answer) = answers.pop_front() {
+        send(stream, answer.await?).await?;
+    }
+    Ok(())
+}
+
 enum Dispatched {
     Pipelined(Answer),
     Serial(Answer),
+    Waiting(Answer),
 }
 
 /// Reads the header, looks the API up and starts it. What cannot be parsed or is not served ends the
@@ -96,6 +112,7 @@ fn dispatch(
     Ok(match entry.handler {
         Handler::Pipelined(begin) => Dispatched::Pipelined(begin(context, call, reader)?),
         Handler::Serial(handle) => Dispatched::Serial(handle(context, call, reader)),
+        Handler::Waiting(handle) => Dispatched::Waiting(handle(context, call, reader)),
     })
 }
 
@@ -137,6 +154,17 @@ impl Frames {
         }
         self.buffer.advance(4);
         Ok(Some(self.buffer.split_to(len).freeze()))
+    }
+
+    /// Whether more may be read while a request waits: enough to notice that the client goes, and no more.
+    fn has_room_ahead(&self) -> bool {
+        self.buffer.len() < READ_AHEAD_BYTES
+    }
+
+    /// Reads ahead while a request waits; false when the client has gone. May be dropped at any await.
+    async fn client_is_here(&mut self) -> bool {
+        self.buffer.reserve(READ_WHILE_WAITING_BYTES);
+        matches!(self.stream.read(&mut self.buffer).await, Ok(1..))
     }
 
     fn announced(&self) -> Result<Option<usize>, Closed> {

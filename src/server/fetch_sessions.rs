@@ -312,6 +312,21 @@ mod tests {
         assert_eq!(session.wanted(), [wanted(0, 9)]);
     }
 
+    /// A consumer that was told of no partitions yet opens its session all the same, and one that has lost all of
+    /// them must not go on with an id that this side has forgotten.
+    #[test]
+    fn a_session_may_begin_empty_and_ends_with_its_last_partition() {
+        let sessions = sessions(10);
+        let empty = first(&sessions, &[], 0).unwrap();
+        let next = sessions.open(empty.id(), 1, &[wanted(0, 0)], &[], false, Duration::ZERO);
+        assert!(matches!(next, Ok(Kind::Next(_))));
+        let forgotten = [(TopicId::ZERO, "t".to_owned(), 0)];
+        let last = sessions.open(empty.id(), 2, &[], &forgotten, false, Duration::ZERO);
+        assert!(matches!(last, Ok(Kind::Ended)));
+        let gone = sessions.open(empty.id(), 3, &[], &[], false, Duration::ZERO);
+        assert!(matches!(gone, Err(ErrorCode::FetchSessionIdNotFound)));
+    }
+
     #[test]
     fn a_wrong_id_epoch_or_kind_of_topic_is_told_apart() {
         let sessions = sessions(10);

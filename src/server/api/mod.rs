@@ -87,6 +87,8 @@ pub(crate) type Answer = BoxFuture<'static, Result<Option<Reply>, Closed>>;
 pub(crate) enum Handler {
     /// When all earlier requests of the connection have been answered.
     Serial(fn(Arc<Context>, Call, Reader) -> Answer),
+    /// As serial, but it may wait long for others. It is given up when its client goes or the node stops.
+    Waiting(fn(Arc<Context>, Call, Reader) -> Answer),
     /// Its first stage at once, in order; its answer when it is ready, in order too.
     Pipelined(fn(Arc<Context>, Call, Reader) -> Result<Answer, Closed>),
 }
@@ -102,12 +104,12 @@ pub(crate) struct Entry {
 }
 
 /// A row whose handler is an `async fn(&Context, &Call, Request) -> Response`.
-macro_rules! serial {
-    ($key:ident, $versions:expr, $module:ident, $request:ident) => {
+macro_rules! row {
+    ($kind:ident $key:ident, $versions:expr, $module:ident, $request:ident) => {
         Entry {
             key: ApiKey::$key,
             versions: $versions,
-            handler: Handler::Serial(|context, call, mut reader| {
+            handler: Handler::$kind(|context, call, mut reader| {
                 Box::pin(async move {
                     let request = decode::<$request>(&call, &mut reader)?;
                     let response = $module::handle(&context, &call, request).await;
@@ -121,33 +123,33 @@ macro_rules! serial {
 /// All that is served.
 pub(crate) static TABLE: &[Entry] = &[
     Entry { key: ApiKey::Produce, versions: 0..=13, handler: Handler::Pipelined(produce::begin) },
-    Entry { key: ApiKey::Fetch, versions: 0..=18, handler: Handler::Serial(fetch::answer) },
-    serial!(ListOffsets, 0..=11, list_offsets, ListOffsetsRequest),
-    serial!(Metadata, 0..=13, metadata, MetadataRequest),
-    serial!(OffsetCommit, 0..=10, offset_commit, OffsetCommitRequest),
-    serial!(OffsetFetch, 0..=10, offset_fetch, OffsetFetchRequest),
-    serial!(FindCoordinator, 0..=6, find_coordinator, FindCoordinatorRequest),
-    serial!(JoinGroup, 0..=9, join_group, JoinGroupRequest),
-    serial!(Heartbeat, 0..=4, heartbeat, HeartbeatRequest),
-    serial!(LeaveGroup, 0..=5, leave_group, LeaveGroupRequest),
-    serial!(SyncGroup, 0..=5, sync_group, SyncGroupRequest),
-    serial!(DescribeGroups, 0..=6, describe_groups, DescribeGroupsRequest),
-    serial!(ListGroups, 0..=5, list_groups, ListGroupsRequest),
-    serial!(ApiVersions, 0..=5, api_versions, ApiVersionsRequest),
-    serial!(CreateTopics, 0..=7, create_topics, CreateTopicsRequest),
-    serial!(DeleteTopics, 0..=6, delete_topics, DeleteTopicsRequest),
-    serial!(DeleteRecords, 0..=2, delete_records, DeleteRecordsRequest),
-    serial!(InitProducerId, 0..=5, init_producer_id, InitProducerIdRequest),
-    serial!(OffsetForLeaderEpoch, 0..=4, offset_for_leader_epoch, OffsetForLeaderEpochRequest),
-    serial!(DescribeConfigs, 0..=4, describe_configs, DescribeConfigsRequest),
-    serial!(AlterConfigs, 0..=2, alter_configs, AlterConfigsRequest),
-    serial!(CreatePartitions, 0..=3, create_partitions, CreatePartitionsRequest),
-    serial!(DeleteGroups, 0..=3, delete_groups, DeleteGroupsRequest),
-    serial!(IncrementalAlterConfigs, 0..=1, incremental_alter_configs, IncrementalAlterConfigsRequest),
-    serial!(OffsetDelete, 0..=0, offset_delete, OffsetDeleteRequest),
-    serial!(DescribeCluster, 0..=2, describe_cluster, DescribeClusterRequest),
-    serial!(ListConfigResources, 0..=1, list_config_resources, ListConfigResourcesRequest),
-    serial!(DescribeTopicPartitions, 0..=0, describe_topic_partitions, DescribeTopicPartitionsRequest),
+    Entry { key: ApiKey::Fetch, versions: 0..=18, handler: Handler::Waiting(fetch::answer) },
+    row!(Serial ListOffsets, 0..=11, list_offsets, ListOffsetsRequest),
+    row!(Serial Metadata, 0..=13, metadata, MetadataRequest),
+    row!(Serial OffsetCommit, 0..=10, offset_commit, OffsetCommitRequest),
+    row!(Serial OffsetFetch, 0..=10, offset_fetch, OffsetFetchRequest),
+    row!(Serial FindCoordinator, 0..=6, find_coordinator, FindCoordinatorRequest),
+    row!(Waiting JoinGroup, 0..=9, join_group, JoinGroupRequest),
+    row!(Serial Heartbeat, 0..=4, heartbeat, HeartbeatRequest),
+    row!(Serial LeaveGroup, 0..=5, leave_group, LeaveGroupRequest),
+    row!(Waiting SyncGroup, 0..=5, sync_group, SyncGroupRequest),
+    row!(Serial DescribeGroups, 0..=6, describe_groups, DescribeGroupsRequest),
+    row!(Serial ListGroups, 0..=5, list_groups, ListGroupsRequest),
+    row!(Serial ApiVersions, 0..=5, api_versions, ApiVersionsRequest),
+    row!(Serial CreateTopics, 0..=7, create_topics, CreateTopicsRequest),
+    row!(Serial DeleteTopics, 0..=6, delete_topics, DeleteTopicsRequest),
+    row!(Serial DeleteRecords, 0..=2, delete_records, DeleteRecordsRequest),
+    row!(Serial InitProducerId, 0..=5, init_producer_id, InitProducerIdRequest),
+    row!(Serial OffsetForLeaderEpoch, 0..=4, offset_for_leader_epoch, OffsetForLeaderEpochRequest),
+    row!(Serial DescribeConfigs, 0..=4, describe_configs, DescribeConfigsRequest),
+    row!(Serial AlterConfigs, 0..=2, alter_configs, AlterConfigsRequest),
+    row!(Serial CreatePartitions, 0..=3, create_partitions, CreatePartitionsRequest),
+    row!(Serial DeleteGroups, 0..=3, delete_groups, DeleteGroupsRequest),
+    row!(Serial IncrementalAlterConfigs, 0..=1, incremental_alter_configs, IncrementalAlterConfigsRequest),
+    row!(Serial OffsetDelete, 0..=0, offset_delete, OffsetDeleteRequest),
+    row!(Serial DescribeCluster, 0..=2, describe_cluster, DescribeClusterRequest),
+    row!(Serial ListConfigResources, 0..=1, list_config_resources, ListConfigResourcesRequest),
+    row!(Serial DescribeTopicPartitions, 0..=0, describe_topic_partitions, DescribeTopicPartitionsRequest),
 ];
 
 /// Reads a frame's header and finds its row; the reader stands at the body.
