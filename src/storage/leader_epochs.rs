@@ -56,7 +56,7 @@ impl LeaderEpochs {
         log_end_offset: Offset,
     ) -> Option<(LeaderEpoch, Offset)> {
         let latest = self.latest()?;
-        if epoch.0 < 0 {
+        if epoch == LeaderEpoch::NONE {
             return None;
         }
         if epoch == latest.epoch {

@@ -1,6 +1,6 @@
 //! One log directory: its lock, its identity, its checkpoints.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,13 +26,13 @@ pub(super) struct LogDirectory {
     /// the old file and one a new one.
     _lock: Arc<dyn File>,
     /// Which partitions the checkpoint files name.
-    named: Mutex<BTreeSet<TopicPartition>>,
+    written: Mutex<Written>,
 }
 
 /// The right to write the checkpoint files of a directory.
 pub(super) struct Checkpoints<'a> {
     path: &'a Path,
-    named: MutexGuard<'a, BTreeSet<TopicPartition>>,
+    written: MutexGuard<'a, Written>,
 }
 
 /// What a stop has left for the next start.
@@ -122,7 +122,7 @@ impl Locked {
                 id
             }
         };
-        Ok(LogDirectory { path, id, _lock: lock, named: Mutex::default() })
+        Ok(LogDirectory { path, id, _lock: lock, written: Mutex::default() })
     }
 }
 
@@ -175,7 +175,7 @@ impl LogDirectory {
         };
         let all = [&remembered.recovery_points, &remembered.log_start_offsets, &remembered.high_watermarks];
         let named = all.into_iter().flatten().map(|(tp, _)| tp.clone());
-        *self.named.lock() = named.collect();
+        self.written.lock().named = named.collect();
         Ok(remembered)
     }
 
@@ -205,7 +205,7 @@ impl LogDirectory {
     /// The checkpoint files, for one writer at a time. What is written must be gathered while it is held, or an
     /// older state could replace a newer one.
     pub(super) fn checkpoints(&self) -> Checkpoints<'_> {
-        Checkpoints { path: &self.path, named: self.named.lock() }
+        Checkpoints { path: &self.path, written: self.written.lock() }
     }
 
     /// Says that everything is on the disk.
@@ -217,21 +217,36 @@ impl LogDirectory {
     }
 }
 
+/// What the checkpoint files of a directory say.
+#[derive(Default)]
+struct Written {
+    /// Partitions of which a file says something, perhaps in an older state.
+    named: BTreeSet<TopicPartition>,
+    /// What this process has written, by the file's name.
+    files: BTreeMap<String, Offsets>,
+}
+
 impl Checkpoints<'_> {
     /// Whether a file still says something about a partition.
     pub(super) fn name(&self, tp: &TopicPartition) -> bool {
-        self.named.contains(tp)
+        self.written.named.contains(tp)
     }
 
-    /// Replaces one file.
+    /// Replaces one file, unless it says the same already: an idle broker leaves the disk alone.
     pub(super) fn write(
         &mut self,
         disk: &dyn Disk,
         name: &str,
         offsets: &Offsets,
     ) -> Result<(), StorageError> {
-        self.named.extend(offsets.iter().map(|(tp, _)| tp.clone()));
-        checkpoint::write_offsets(disk, &self.path.join(name), offsets)
+        if self.written.files.get(name) == Some(offsets) {
+            return Ok(());
+        }
+        self.written.files.remove(name);
+        self.written.named.extend(offsets.iter().map(|(tp, _)| tp.clone()));
+        checkpoint::write_offsets(disk, &self.path.join(name), offsets)?;
+        self.written.files.insert(name.to_owned(), offsets.clone());
+        Ok(())
     }
 
     /// Replaces all three files.
@@ -242,7 +257,7 @@ impl Checkpoints<'_> {
     ) -> Result<(), StorageError> {
         files.iter().try_for_each(|(name, offsets)| self.write(disk, name, offsets))?;
         let named = files.iter().flat_map(|(_, offsets)| offsets.iter()).map(|(tp, _)| tp.clone());
-        *self.named = named.collect();
+        self.written.named = named.collect();
         Ok(())
     }
 }

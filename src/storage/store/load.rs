@@ -54,6 +54,7 @@ impl LogStore {
         let mut report = LoadReport::default();
         let mut tasks = Vec::new();
         for (directory, remembered) in self.shared.directories.iter().zip(&remembered) {
+            let of_others = tasks.len();
             for folder in directory.folders(disk)? {
                 match folder {
                     Folder::Partition(topic_partition, path) => {
@@ -68,11 +69,11 @@ impl LogStore {
                     Folder::Ignored(path) => report.ignored.push(path),
                 }
             }
-            if !remembered.was_clean {
+            if !remembered.was_clean && tasks.len() > of_others {
                 tracing::info!(
                     directory = %directory.path.display(),
-                    "the last stop was not clean, or this is the first start: logs are checked from their \
-                     recovery points on"
+                    logs = tasks.len() - of_others,
+                    "the last stop was not clean: logs are checked from their recovery points on"
                 );
             }
         }
