@@ -14,14 +14,16 @@ MAX = {'int8': 127, 'int16': 2**15 - 1, 'int32': 2**31 - 1, 'int64': 2**63 - 1}
 LONG = 'x' * 250
 NO_SUCH = {'Topic': 'no-such', 'Name': 'no-such', 'TopicId': UNKNOWN_ID}
 
+KEEP = ('retention.ms', '-1')  # the records' time is fixed, and so in the past
+
 FIXTURES = {
     # name: (partitions, configs, batches in partition 0)
-    'plain': (2, (), [batch([(b'k', b'a'), (b'k', b'b', 5)], timestamp=T0 + i * 1000) for i in range(3)]),
+    'plain': (2, (KEEP,), [batch([(b'k', b'a'), (b'k', b'b', 5)], timestamp=T0 + i * 1000) for i in range(3)]),
     'empty': (1, (), []),
-    'sink': (1, (), []),
+    'sink': (1, (KEEP,), []),
     'configured': (1, (('retention.ms', '86400000'), ('cleanup.policy', 'compact,delete'), ('max.message.bytes', '2000')), []),
     'append-time': (1, (('message.timestamp.type', 'LogAppendTime'),), []),
-    'trimmed': (1, (), [batch([(b'k', b'v')], timestamp=T0 + i) for i in range(4)]),
+    'trimmed': (1, (KEEP,), [batch([(b'k', b'v')], timestamp=T0 + i) for i in range(4)]),
 }
 GROUPS = ('with-offsets', 'with-member')
 
@@ -114,7 +116,7 @@ def idempotent(seq, pid=9000, epoch=0, count=1):
     return own_produce(batch([(b'k', b'v')] * count, timestamp=T0, pid=pid, epoch=epoch, seq=seq))
 
 
-def topic(partitions=1, configs=(), records=()):
+def topic(partitions=1, configs=(KEEP,), records=()):
     return ('@topic', own, partitions, configs, records)
 
 
@@ -185,6 +187,9 @@ def offset_fetch(group, topics='plain', asked=(0,), **more):
 
 def create(s, **more):
     return {'Topics': [{'Name': s.name, 'NumPartitions': 2, 'ReplicationFactor': 1, 'Assignments': [], 'Configs': []}], 'timeoutMs': 30000, 'validateOnly': False, **more}
+
+
+APPLIED = ('@pause', 0.1)  # Kafka's brokers follow its controller in their own time
 
 
 def configs(*pairs):
@@ -368,16 +373,16 @@ APIS = [
         **{f'count {c}': {'Count': c} for c in (-1, 0, 1, 3, 10002)}, 'unknown': {'Name': 'no-such'}, 'bad name': {'Name': 'a b'}, 'assigned': {'Assignments': [{'BrokerIds': [1]}]}, 'assigned too many': {'Assignments': [{'BrokerIds': [1]}] * 2}, 'assigned none': {'Assignments': []}, 'unknown broker': {'Assignments': [{'BrokerIds': [9]}]}, 'two brokers': {'Assignments': [{'BrokerIds': [1, 9]}]}, 'broker twice': {'Assignments': [{'BrokerIds': [1, 1]}]}, 'no brokers': {'Assignments': [{'BrokerIds': []}]}, 'validate only': {'ValidateOnly': True}, 'topic twice': {'Topics': lambda s: [{'Name': s.name, 'Count': 2, 'Assignments': None}] * 2}, 'timeout 0': {'TimeoutMs': 0}, 'consumer offsets': {'Name': '__consumer_offsets', 'Count': 5},
     }),
     API('DescribeConfigs', lambda s: describe(2, 'configured', None), cases={
-        'synonyms': {'IncludeSynonyms': True}, 'documentation': {'IncludeDocumentation': True}, 'no keys': {'ConfigurationKeys': []}, 'one key': {'ConfigurationKeys': ['retention.ms']}, 'unknown key': {'ConfigurationKeys': ['no.such']}, 'unknown topic': {'ResourceName': 'no-such'}, 'bad topic': {'ResourceName': 'a b'}, 'no topic': {'ResourceName': ''}, 'untouched topic': {'ResourceName': 'plain', 'IncludeSynonyms': True}, 'resource twice': {'Resources': describe(2, 'plain', ['retention.ms'])['Resources'] * 2}, 'consumer offsets': {'ResourceName': '__consumer_offsets', 'IncludeSynonyms': True},
+        'synonyms': {'IncludeSynonyms': True}, 'documentation': {'IncludeDocumentation': True}, 'no keys': {'ConfigurationKeys': []}, 'one key': {'ConfigurationKeys': ['retention.ms']}, 'unknown key': {'ConfigurationKeys': ['no.such']}, 'unknown topic': {'ResourceName': 'no-such'}, 'bad topic': {'ResourceName': 'a b'}, 'no topic': {'ResourceName': ''}, 'untouched topic': {'ResourceName': 'empty', 'IncludeSynonyms': True}, 'resource twice': {'Resources': describe(2, 'plain', ['retention.ms'])['Resources'] * 2}, 'consumer offsets': {'ResourceName': '__consumer_offsets', 'IncludeSynonyms': True},
         'broker': describe(4, '1', None), 'broker with synonyms': {**describe(4, '1', None), 'IncludeSynonyms': True}, 'all brokers': describe(4, '', None), 'broker 9': describe(4, '9', None), 'broker x': describe(4, 'x', None), 'broker -1': describe(4, '-1', None), 'broker, one key': describe(4, '1', ['log.retention.hours', 'num.io.threads', 'no.such']), **{f'resource type {t}': describe(t, '1', None) for t in (0, 1, 3, 5, 16, 32, 64, 127, -1)}, 'group': describe(32, 'with-member', None), 'no group': describe(32, '', None), 'loggers': describe(8, '1', ['no.such']), 'loggers of broker 9': describe(8, '9', None), 'loggers of nobody': describe(8, '', None), 'client metrics': describe(16, 'm', None), 'no client metrics': describe(16, '', None),
     }),
     API('AlterConfigs', alter(), before=[topic()], cases={
         **value_cases(2, own, CONFIG_VALUES), 'unknown topic': alter(2, 'no-such'), 'bad topic': alter(2, 'a b'), 'no topic': alter(2, ''), 'validate only': {'ValidateOnly': True}, 'key twice': alter(2, own, (('retention.ms', '1'), ('retention.ms', '2'))), 'no configs': alter(2, own, ()), 'resource twice': lambda s: {**alter(), 'Resources': alter()['Resources'] * 2}, **{f'broker {b}': alter(4, b, (('log.cleaner.threads', '2'),)) for b in ('9', 'x', '-1')}, **{f'resource type {t}': alter(t, '1', (('a', '1'),)) for t in (0, 1, 3, 5, 8, 127, -1)},
-        'replaces': [topic(1, (('retention.ms', '7'), ('cleanup.policy', 'compact'))), (ME, ME, alter()), ('DescribeConfigs', 2, lambda s: describe(2, s.name, ['retention.ms', 'cleanup.policy']))], 'consumer offsets': {**alter(2, '__consumer_offsets'), 'ValidateOnly': True},
+        'replaces': [topic(1, (('retention.ms', '7'), ('cleanup.policy', 'compact'))), (ME, ME, alter()), APPLIED, ('DescribeConfigs', 2, lambda s: describe(2, s.name, ['retention.ms', 'cleanup.policy']))], 'consumer offsets': {**alter(2, '__consumer_offsets'), 'ValidateOnly': True},
     }),
     API('IncrementalAlterConfigs', alter(), before=[topic()], cases={
         **value_cases(2, own, CONFIG_VALUES), **{f'broker {k}={v}'[:60]: {**alter(4, '1', ((k, v),)), 'ValidateOnly': True} for k, v in BROKER_VALUES}, **{f'brokers {k}={v}'[:60]: {**alter(4, '', ((k, v),)), 'ValidateOnly': True} for k, v in BROKER_VALUES}, 'unknown topic': alter(2, 'no-such'), 'bad topic': alter(2, 'a b'), 'no topic': alter(2, ''), 'validate only': {'ValidateOnly': True}, 'key twice': alter(2, own, (('retention.ms', '1'), ('retention.ms', '2'))), 'no configs': alter(2, own, ()), 'resource twice': lambda s: {**alter(), 'Resources': alter()['Resources'] * 2}, **{f'broker {b}': alter(4, b, (('log.cleaner.threads', '2'),)) for b in ('9', 'x', '-1')}, **{f'resource type {t}': alter(t, '1', (('a', '1'),)) for t in (0, 1, 3, 5, 127, -1)},
-        **{f'operation {o}': alter(2, own, (('retention.ms', '5'),), o) for o in (-1, 0, 1, 2, 3, 4)}, **{f'operation {o} on a list': alter(2, own, (('cleanup.policy', 'compact'),), o) for o in (0, 1, 2, 3, 4)}, 'subtracts what is there': [topic(1, (('cleanup.policy', 'compact,delete'),)), (ME, ME, alter(2, own, (('cleanup.policy', 'delete'),), 3)), ('DescribeConfigs', 2, lambda s: describe(2, s.name, ['cleanup.policy']))], 'appends twice': [topic(), (ME, ME, alter(2, own, (('cleanup.policy', 'compact'),), 2)), (ME, ME, alter(2, own, (('cleanup.policy', 'compact'),), 2)), ('DescribeConfigs', 2, lambda s: describe(2, s.name, ['cleanup.policy']))], 'deletes what is not set': alter(2, own, (('retention.ms', None),), 1), 'deletes an unknown key': alter(2, own, (('no.such', None),), 1), 'deletes with a value': alter(2, own, (('retention.ms', '4'),), 1),
+        **{f'operation {o}': alter(2, own, (('retention.ms', '5'),), o) for o in (-1, 0, 1, 2, 3, 4)}, **{f'operation {o} on a list': alter(2, own, (('cleanup.policy', 'compact'),), o) for o in (0, 1, 2, 3, 4)}, 'subtracts what is there': [topic(1, (('cleanup.policy', 'compact,delete'),)), (ME, ME, alter(2, own, (('cleanup.policy', 'delete'),), 3)), APPLIED, ('DescribeConfigs', 2, lambda s: describe(2, s.name, ['cleanup.policy']))], 'appends twice': [topic(), (ME, ME, alter(2, own, (('cleanup.policy', 'compact'),), 2)), (ME, ME, alter(2, own, (('cleanup.policy', 'compact'),), 2)), APPLIED, ('DescribeConfigs', 2, lambda s: describe(2, s.name, ['cleanup.policy']))], 'deletes what is not set': alter(2, own, (('retention.ms', None),), 1), 'deletes an unknown key': alter(2, own, (('no.such', None),), 1), 'deletes with a value': alter(2, own, (('retention.ms', '4'),), 1),
     }),
     API('DescribeCluster', {'IncludeClusterAuthorizedOperations': False, 'EndpointType': 1}, cases={'operations': {'IncludeClusterAuthorizedOperations': True}, 'controllers': {'EndpointType': 2}, 'endpoint 0': {'EndpointType': 0}, 'fenced too': {'IncludeFencedBrokers': True}}),
     API('ListConfigResources', {'ResourceTypes': []}, cases={f'type {t}': {'ResourceTypes': [t]} for t in (0, 1, 2, 4, 8, 16, 32, 99, -1)}),

@@ -113,6 +113,8 @@ def prepare(broker):
         if answer['Topics'][0]['Partitions'][0]['ErrorCode'] == 0:
             break
         time.sleep(0.1)
+    while broker.call('InitProducerId', 4, {'TransactionalId': None, 'TransactionTimeoutMs': 60000})['ErrorCode'] == 14:
+        time.sleep(0.1)  # the first block of producer ids is on its way
     broker.learn_ids()
 
 

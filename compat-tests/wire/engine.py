@@ -101,7 +101,8 @@ class Broker:
         """Creates a topic, waits until it is led and can be read, and fills partition 0."""
         request = {'Topics': [{'Name': name, 'NumPartitions': partitions, 'ReplicationFactor': 1, 'Configs': [{'Name': k, 'Value': v} for k, v in configs]}], 'timeoutMs': 30000}
         answer = self.call('CreateTopics', 4, request, 30)
-        while answer['Topics'][0]['ErrorCode'] == 38:  # a broker that has just started is not registered yet
+        # A broker that has just started is not registered yet; one that was sent rubbish before may have closed.
+        while answer == 'closed' or answer['Topics'][0]['ErrorCode'] == 38:
             time.sleep(0.2)
             answer = self.call('CreateTopics', 4, request, 30)
         assert answer['Topics'][0]['ErrorCode'] in (0, 36), answer

@@ -243,12 +243,17 @@ fn a_follower_learns_where_its_log_parts_from_the_leader_s() {
     let fetch = |from, epoch| {
         let reader = Reader::Follower;
         let options = ReadOptions { last_fetched_epoch: Some(LeaderEpoch(epoch)), ..options(reader) };
-        leader.partition.read(from, &options).unwrap().diverging
+        leader.partition.read(from, &options).map(|read| read.diverging)
     };
-    assert_eq!(fetch(3, 2), None);
-    assert_eq!(fetch(2, 0), None);
-    assert_eq!(fetch(3, 0), Some((LeaderEpoch(0), 2)), "epoch 0 ends at 2 here: cut there");
-    assert_eq!(fetch(2, 1), Some((LeaderEpoch(0), 2)), "epoch 1 never was here");
+    let fetched = |from, epoch| fetch(from, epoch).unwrap();
+    assert_eq!(fetched(3, 2), None);
+    assert_eq!(fetched(2, 0), None);
+    assert_eq!(fetched(3, 0), Some((LeaderEpoch(0), 2)), "epoch 0 ends at 2 here: cut there");
+    assert_eq!(fetched(2, 1), Some((LeaderEpoch(0), 2)), "epoch 1 never was here");
+    assert!(
+        matches!(fetch(2, 3), Err(ReadError::OutOfRange(_))),
+        "epoch 3 has not begun here: the leader cannot judge"
+    );
 }
 
 #[test]

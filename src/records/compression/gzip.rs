@@ -106,6 +106,8 @@ fn corrupt(reason: &'static str) -> RecordsError {
     RecordsError::Decompression { codec: NAME, reason }
 }
 
+/// How a member begins: two bytes of magic, and deflate.
+const BEGIN: [u8; 3] = [0x1f, 0x8b, 8];
 const FLAG_HEADER_CRC: u8 = 2;
 const FLAG_EXTRA: u8 = 4;
 const FLAG_NAME: u8 = 8;
@@ -114,11 +116,13 @@ const FLAG_COMMENT: u8 = 16;
 /// The length of the member header at the beginning of `bytes`.
 fn header_len(bytes: &[u8]) -> Result<usize, RecordsError> {
     let truncated = || RecordsError::CompressedTruncated { codec: NAME };
+    // What is something else is told from what was cut off, as far as it goes.
+    let seen = bytes.len().min(BEGIN.len());
+    if bytes[..seen] != BEGIN[..seen] {
+        return Err(corrupt("it does not begin as gzip does"));
+    }
     if bytes.len() < 10 {
         return Err(truncated());
-    }
-    if bytes[..2] != [0x1f, 0x8b] || bytes[2] != 8 {
-        return Err(corrupt("it does not begin as gzip does"));
     }
     let flags = bytes[3];
     let mut len = 10;

@@ -113,18 +113,13 @@ impl ValidBatch {
 pub struct InvalidRecords {
     /// The code of the partition in the reply.
     pub code: ErrorCode,
-    /// For the log; for the client only if [`InvalidRecords::client_message`] says so.
+    /// What is wrong, for the log and for the client (`error_message` of Produce v8 and up).
     pub message: String,
     /// The records at fault (KIP-467), by their index in the batch.
     pub record_errors: Vec<(i32, Option<String>)>,
 }
 
 impl InvalidRecords {
-    /// What the reply's `error_message` holds (Produce v8 and up). Kafka fills it only beside record errors.
-    pub fn client_message(&self) -> Option<&str> {
-        (!self.record_errors.is_empty()).then_some(self.message.as_str())
-    }
-
     fn new(code: ErrorCode, message: impl Into<String>) -> InvalidRecords {
         InvalidRecords { code, message: message.into(), record_errors: Vec::new() }
     }

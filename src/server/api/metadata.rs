@@ -146,6 +146,7 @@ fn named_topic(
         (None, None) if topic_name::validate(name).is_err() => error(ErrorCode::InvalidTopicException),
         (None, None) => MetadataResponseTopic {
             is_internal: topic_name::is_internal(name),
+            topic_authorized_operations: operations,
             ..error(ErrorCode::UnknownTopicOrPartition)
         },
     }

@@ -156,7 +156,8 @@ fn append(
         }
         match &error {
             AppendError::Invalid(invalid) => {
-                response.error_message = invalid.client_message().map(str::to_owned);
+                // Kafka says this only beside errors of records; the reason is of use to everybody.
+                response.error_message = Some(invalid.message.clone());
                 response.record_errors = invalid.record_errors.iter().map(record_error).collect();
             }
             AppendError::Storage(error) => {
@@ -172,7 +173,9 @@ fn append(
 /// Whether Kafka finds this error only when it has the log before it; then it tells where the log starts.
 fn is_found_late(error: &AppendError, records: &Bytes) -> bool {
     let is_one_batch = || match klamm_records::peek_batch(records) {
-        Ok(Some(header)) => records.len() >= header.size && records.len() - header.size < HEAD_BYTES,
+        Ok(Some(header)) if header.magic == 2 => {
+            records.len() >= header.size && records.len() - header.size < HEAD_BYTES
+        }
         _ => false,
     };
     match error {
