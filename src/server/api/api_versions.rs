@@ -12,7 +12,7 @@ use klamm_protocol::messages::api_versions::{
     ApiVersion, ApiVersionsRequest, ApiVersionsResponse, FinalizedFeatureKey, SupportedFeatureKey,
 };
 
-use super::{Call, TABLE};
+use super::{Call, rows};
 use crate::context::Context;
 
 /// The newest version.
@@ -35,7 +35,7 @@ pub(crate) async fn handle(
     request: ApiVersionsRequest,
 ) -> ApiVersionsResponse {
     if body_version(call.version) != call.version {
-        let own = TABLE.iter().filter(|entry| entry.key == call.key);
+        let own = rows(&call.endpoint).filter(|entry| entry.key == call.key);
         return ApiVersionsResponse {
             error_code: ErrorCode::UnsupportedVersion.code(),
             api_keys: own.map(api_version).collect(),
@@ -47,7 +47,7 @@ pub(crate) async fn handle(
     }
     let image = context.image();
     ApiVersionsResponse {
-        api_keys: TABLE.iter().map(api_version).collect(),
+        api_keys: rows(&call.endpoint).map(api_version).collect(),
         supported_features: feature_ranges()
             .iter()
             .filter(|(_, lowest, _)| *lowest > 0 || call.version >= ZERO_FEATURES_SINCE)

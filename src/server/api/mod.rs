@@ -152,6 +152,25 @@ pub(crate) static TABLE: &[Entry] = &[
     row!(Serial DescribeTopicPartitions, 0..=0, describe_topic_partitions, DescribeTopicPartitionsRequest),
 ];
 
+/// The rows that listeners of controllers serve too, as Kafka's do for tools with `--bootstrap-controller`
+/// (KIP-919).
+static ON_CONTROLLERS: &[ApiKey] = &[
+    ApiKey::ApiVersions,
+    ApiKey::CreateTopics,
+    ApiKey::DeleteTopics,
+    ApiKey::DescribeConfigs,
+    ApiKey::AlterConfigs,
+    ApiKey::CreatePartitions,
+    ApiKey::IncrementalAlterConfigs,
+    ApiKey::DescribeCluster,
+];
+
+/// The rows that a listener serves.
+fn rows(endpoint: &Endpoint) -> impl Iterator<Item = &'static Entry> {
+    let is_controller = endpoint.is_controller;
+    TABLE.iter().filter(move |entry| !is_controller || ON_CONTROLLERS.contains(&entry.key))
+}
+
 /// Reads a frame's header and finds its row; the reader stands at the body.
 pub(crate) fn open(
     frame: Bytes,
@@ -162,7 +181,7 @@ pub(crate) fn open(
     let Some(HeaderPeek { api_key: key, api_version: version, .. }) = RequestHeader::peek(&frame) else {
         return Err(Closed::Malformed(format!("a frame of {} bytes, too short for a header", frame.len())));
     };
-    let Some(entry) = TABLE.iter().find(|entry| entry.key as i16 == key) else {
+    let Some(entry) = rows(&endpoint).find(|entry| entry.key as i16 == key) else {
         return Err(Closed::Malformed(format!("a request with API key {key}, which is not served")));
     };
     // ApiVersions is answered in any version: a client asks which to use.
