@@ -343,7 +343,7 @@ APIS = [
     }),
     API('DescribeGroups', lambda s: {'Groups': [s.name]}, before=SYNCED, cases={
         'unknown': {'Groups': ['no-such']}, 'empty id': {'Groups': ['']}, 'operations': {'IncludeAuthorizedOperations': True}, 'operations of an unknown group': {'Groups': ['no-such'], 'IncludeAuthorizedOperations': True}, 'twice': {'Groups': lambda s: [s.name, s.name]}, 'with offsets only': {'Groups': ['with-offsets']}, 'before the sync': [*JOINED, (ME, ME, lambda s: {'Groups': [s.name]})],
-        'left': [*SYNCED, ('LeaveGroup', 1, lambda s: {'GroupId': s.name, 'MemberId': s.member()}), (ME, ME, lambda s: {'Groups': [s.name]})], 'static': [('JoinGroup', 5, lambda s: join(s, GroupInstanceId='i')), ('SyncGroup', 3, lambda s: sync(s, GroupInstanceId='i')), (ME, ME, lambda s: {'Groups': [s.name]})], 'a pending member': [('JoinGroup', 5, join), (ME, ME, lambda s: {'Groups': [s.name]})],
+        'left': [*SYNCED, ('LeaveGroup', 1, lambda s: {'GroupId': s.name, 'MemberId': s.member()}), (ME, ME, lambda s: {'Groups': [s.name]})], 'static': [('JoinGroup', 5, lambda s: join(s, GroupInstanceId='i')), ('SyncGroup', 3, lambda s: sync(s, GroupInstanceId='i')), (ME, ME, lambda s: {'Groups': [s.name]})], 'a pending member': [('JoinGroup', 5, join), APPLIED, (ME, ME, lambda s: {'Groups': [s.name]})],
     }),
     API('ListGroups', {'StatesFilter': [], 'TypesFilter': []}, cases={**{f'state {x}': {'StatesFilter': [x]} for x in ('Stable', 'stable', 'Empty', 'Dead', 'PreparingRebalance', 'nonsense', '')}, 'two states': {'StatesFilter': ['Stable', 'Empty']}, **{f'type {x}': {'TypesFilter': [x]} for x in ('classic', 'Classic', 'consumer', 'share', 'nonsense', '')}}),
     API('OffsetCommit', commit, skip={'RetentionTimeMs', 'CommitTimestamp'}, cases={

@@ -14,7 +14,7 @@ import argparse, collections, fnmatch, json, os, pathlib, re, socket, subprocess
 import engine
 from cases import APIS, FIXTURES, GROUPS, LONG, MAX, ME
 from engine import Broker, State, ZERO, UNKNOWN_ID, masked, patched, paths, place, resolve, run_steps
-from kwire import APIS as SCHEMA, within
+from kwire import APIS as SCHEMA, BY_KEY, within
 
 HERE = pathlib.Path(__file__).resolve().parent
 KLAMM = pathlib.Path(os.environ.get('KLAMM_BIN') or HERE / '../../target/release/klamm')
@@ -118,7 +118,7 @@ def prepare(broker):
     broker.learn_ids()
 
 
-def answer_all(broker, wanted):
+def answer_all(broker, wanted, golden=None):
     """{(api, case, version): masked answers} for the versions that `wanted` says."""
     prepare(broker)
     told, spent = {}, collections.Counter()
@@ -131,7 +131,8 @@ def answer_all(broker, wanted):
                 s = State(broker, label(api['name'], name, f'v{version}'), version)
                 steps = [step if step[0] is not ME else (api['name'], step[1], step[2]) for step in steps]
                 begin = time.time()
-                answers = run_steps(broker, steps, s)
+                expected = None if golden is None else golden.get((api['name'], name, version), ())
+                answers = run_steps(broker, steps, s, expected)
                 spent[api['name'], name] += time.time() - begin
                 if name == 'null records':
                     broker.drop()  # 2.8.2 answers it twice
@@ -276,6 +277,11 @@ def compare(golden, told, everything, partial):
     return not open_ and not missing and not unused
 
 
+def offered(broker):
+    """What a broker says that it serves: each API with its newest version."""
+    return [(BY_KEY[k['ApiKey']]['name'], k['MaxVersion']) for k in broker.call('ApiVersions', 0, {})['ApiKeys']]
+
+
 def complaints(log):
     """Lines of the broker's log that only a fault of its own writes."""
     if log and pathlib.Path(log).exists():
@@ -328,12 +334,17 @@ def main():
             return 0
         process = None if a.bootstrap else start_klamm(a.port, folder)
         try:
-            told = answer_all(Broker(a.bootstrap or f'127.0.0.1:{a.port}'), lambda api, case, version: chosen(api, case))
+            broker, golden = Broker(a.bootstrap or f'127.0.0.1:{a.port}'), read_golden()
+            uncovered = [f'{name} is served up to v{newest}; the cases go to v{NEWEST.get(name, -1)}' for name, newest in offered(broker) if NEWEST.get(name) != newest]
+            told = answer_all(broker, lambda api, case, version: chosen(api, case), golden)
         finally:
             if process:
                 process.terminate()
                 process.wait()
-        good = compare(read_golden(), told, a.all, bool(a.parts))
+        good = compare(golden, told, a.all, bool(a.parts))
+        for line in uncovered:
+            print(line)
+            good = False
         errors = complaints(os.environ.get('BROKER_LOG') or folder / 'klamm.log')
         for line in errors[:40]:
             print('in the log:', line[:400])

@@ -22,6 +22,7 @@ pub(crate) async fn handle(
         let topics = request.topics.into_iter().map(|topic| CreatableTopicResult {
             name: topic.name,
             error_code: ErrorCode::RequestTimedOut.code(),
+            error_message: None,
             ..Default::default()
         });
         return CreateTopicsResponse { topics: topics.collect(), ..Default::default() };
