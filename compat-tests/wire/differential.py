@@ -78,6 +78,11 @@ def changed(api, valid, patch):
     return lambda s: patched(api, resolve(valid, s), resolve(patch, s) if callable(patch) else patch, s)
 
 
+def is_too_much(api, name, version):
+    """2.8.2 sets no limit to the partitions of one request, and dies of them."""
+    return oracle_of(api, version) == '2.8.2' and api == 'CreateTopics' and ('10001' in name or name.endswith('NumPartitions = 2147483647'))
+
+
 def label(*words):
     return re.sub('[^a-z0-9]+', '-', ' '.join(words).lower()).strip('-')[:200]
 
@@ -126,7 +131,7 @@ def answer_all(broker, wanted, golden=None):
     for api in APIS:
         for version in range(NEWEST[api['name']] + 1):
             for name, steps in cases_of(api, version):
-                if not wanted(api['name'], name, version):
+                if is_too_much(api['name'], name, version) or not wanted(api['name'], name, version):
                     continue
                 s = State(broker, label(api['name'], name, f'v{version}'), version)
                 steps = [step if step[0] is not ME else (api['name'], step[1], step[2]) for step in steps]
@@ -222,8 +227,16 @@ def differences(kafka, klamm, at=''):
         else:
             for i, (a, b) in enumerate(zip(kafka, klamm)):
                 yield from differences(a, b, f'{at}[{i}]')
+    elif at.endswith('Records') and ':v0:' in str(kafka) + str(klamm) or ':v1:' in str(kafka) + str(klamm):
+        # Kafka fills what it announced before it had converted with a part of a message, which clients skip.
+        if without_rest(kafka) != without_rest(klamm):
+            yield at, kafka, klamm
     elif kafka != klamm and not (klamm == '<message>' and not kafka and at.endswith('Message')):
         yield at, kafka, klamm
+
+
+def without_rest(records):
+    return re.sub(r' [+][0-9]+$', '', records) if isinstance(records, str) else records
 
 
 def by_name(elements):
