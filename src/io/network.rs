@@ -43,7 +43,7 @@ pub trait Stream: Send + Sync {
 
 /// A socket that takes connections.
 pub trait Listener: Send + Sync {
-    /// The next connection.
+    /// The next connection. An error is about the listener, as when the process has no descriptor left.
     fn accept(&self) -> BoxFuture<'_, io::Result<Arc<dyn Stream>>>;
 
     /// The address that it listens on, with the port that was given where 0 was asked for.
@@ -84,9 +84,9 @@ struct SystemStream {
 }
 
 impl SystemStream {
-    fn wrap(socket: TcpStream) -> io::Result<Arc<dyn Stream>> {
+    fn wrap(socket: TcpStream, peer: SocketAddr) -> io::Result<Arc<dyn Stream>> {
         socket.set_nodelay(true)?;
-        let (peer, local) = (socket.peer_addr()?, socket.local_addr()?);
+        let local = socket.local_addr()?;
         Ok(Arc::new(SystemStream { socket, peer, local }))
     }
 }
@@ -169,7 +169,15 @@ async fn copy(stream: &dyn Stream, file: &Arc<dyn File>, mut position: u64, len:
 
 impl Listener for SystemListener {
     fn accept(&self) -> BoxFuture<'_, io::Result<Arc<dyn Stream>>> {
-        Box::pin(async move { SystemStream::wrap(self.socket.accept().await?.0) })
+        Box::pin(async move {
+            loop {
+                let (socket, peer) = self.socket.accept().await?;
+                // A connection that its client has reset already is no fault of the listener.
+                if let Ok(stream) = SystemStream::wrap(socket, peer) {
+                    return Ok(stream);
+                }
+            }
+        })
     }
 
     fn local_addr(&self) -> SocketAddr {
@@ -202,6 +210,6 @@ impl Network for SystemNetwork {
     }
 
     fn connect(&self, address: SocketAddr) -> BoxFuture<'_, io::Result<Arc<dyn Stream>>> {
-        Box::pin(async move { SystemStream::wrap(TcpStream::connect(address).await?) })
+        Box::pin(async move { SystemStream::wrap(TcpStream::connect(address).await?, address) })
     }
 }

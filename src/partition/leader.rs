@@ -130,25 +130,23 @@ impl Partition {
     /// Leads from now on, or goes on leading with another ISR. Older news than what is known changes nothing.
     pub fn become_leader(&self, leadership: &Leadership) -> Result<(), StorageError> {
         let _writer = self.writer.lock();
-        let mut state = self.state.lock();
-        if leadership.leader_epoch < state.leader_epoch {
-            return Ok(());
-        }
         let now = self.clock.monotonic();
         let local_end = self.log.log_end_offset();
-        let same_epoch = leadership.leader_epoch == state.leader_epoch;
-        let (epoch_start, known) = match &mut state.role {
-            Role::Leader(leader) if same_epoch => {
-                if leadership.partition_epoch < leader.partition_epoch {
-                    return Ok(());
-                }
+        let (epoch_start, known) = match self.leads_already(leadership) {
+            Some(false) => return Ok(()),
+            Some(true) => {
+                let mut state = self.state.lock();
+                let Role::Leader(leader) = &mut state.role else {
+                    unreachable!("the role changes only under the writer's lock");
+                };
                 (leader.epoch_start, std::mem::take(&mut leader.followers))
             }
-            _ => {
+            None => {
                 self.log.assign_epoch(leadership.leader_epoch, local_end)?;
                 (local_end, Vec::new())
             }
         };
+        let mut state = self.state.lock();
         let mut followers = known;
         followers.retain(|follower| leadership.replicas.contains(&follower.node));
         for node in leadership.replicas.iter().filter(|node| **node != self.local) {
@@ -179,6 +177,21 @@ impl Partition {
         drop(state);
         self.waiters.wake_all();
         Ok(())
+    }
+
+    /// Whether this replica leads in that epoch already: `Some(true)` if the news is only of another ISR,
+    /// `Some(false)` if it is old, `None` if a new epoch begins.
+    fn leads_already(&self, leadership: &Leadership) -> Option<bool> {
+        let state = self.state.lock();
+        if leadership.leader_epoch < state.leader_epoch {
+            return Some(false);
+        }
+        match &state.role {
+            Role::Leader(leader) if leadership.leader_epoch == state.leader_epoch => {
+                Some(leadership.partition_epoch >= leader.partition_epoch)
+            }
+            _ => None,
+        }
     }
 
     /// A follower has fetched: what it asks for next says what it has. Returns false for a node that is no

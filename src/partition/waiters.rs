@@ -29,7 +29,11 @@ impl Waiters {
             list.waiting.retain(|waiter| waiter.strong_count() > 0);
             list.sweep_at = 2 * list.waiting.len();
         }
-        list.waiting.push(Arc::downgrade(wake));
+        // A request that waits on many partitions registers anew on all when one of them has woken it.
+        let waits_already = |waiter: &Weak<Notify>| std::ptr::eq(waiter.as_ptr(), Arc::as_ptr(wake));
+        if !list.waiting.iter().any(waits_already) {
+            list.waiting.push(Arc::downgrade(wake));
+        }
     }
 
     pub(crate) fn wake_all(&self) {
@@ -51,6 +55,17 @@ impl Waiters {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_request_waits_once_however_often_it_is_woken_by_others() {
+        let waiters = Waiters::default();
+        let (one, other) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        for _ in 0..100 {
+            waiters.register(&one);
+            waiters.register(&other);
+        }
+        assert_eq!(waiters.list.lock().waiting.len(), 2);
+    }
 
     #[test]
     fn requests_that_ended_leave_no_handle_behind() {

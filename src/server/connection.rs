@@ -23,6 +23,12 @@ use crate::listener::Endpoint;
 /// default; beyond this the socket is not read.
 const IN_FLIGHT_MAX: usize = 128;
 
+/// How much is written before the limits of [`Outlet`] begin anew.
+const PIECE_BYTES: usize = 1024 * 1024;
+
+/// How long a stop waits for a client to read its answer.
+const STOP_GRACE: Duration = Duration::from_secs(2);
+
 /// How much is read at once while a request waits: most clients send nothing then.
 const READ_WHILE_WAITING_BYTES: usize = 1024;
 
@@ -42,12 +48,15 @@ pub(crate) async fn serve(
         bytes_max: usize::try_from(context.config().socket_request_max_bytes).unwrap_or(0),
         idle_max: u64::try_from(context.config().connections_max_idle_ms).ok().map(Duration::from_millis),
     };
+    let mut outlet = Outlet { stream: stream.clone(), idle_max: frames.idle_max, stop: stop.clone() };
     // Answers under way, oldest first.
     let mut answers: VecDeque<Answer> = VecDeque::new();
     loop {
-        let frame = match frames.buffered()? {
-            Some(frame) if answers.len() < IN_FLIGHT_MAX => frame,
-            _ => {
+        // A frame that is taken must be handled, so the limit comes first.
+        let next = if answers.len() < IN_FLIGHT_MAX { frames.buffered()? } else { None };
+        let frame = match next {
+            Some(frame) => frame,
+            None => {
                 // Wait for whichever comes first: the oldest answer, more bytes, or the end.
                 let (has_room, is_idle) = (answers.len() < IN_FLIGHT_MAX, answers.is_empty());
                 let front = answers.front_mut();
@@ -55,7 +64,7 @@ pub(crate) async fn serve(
                     biased;
                     answer = async { match front { Some(answer) => answer.await, None => std::future::pending().await } } => {
                         answers.pop_front();
-                        send(&*stream, answer?).await?;
+                        outlet.send(answer?).await?;
                     }
                     more = frames.fill(), if has_room => if !more? { return Ok(()) },
                     () = stop.requested(), if is_idle => return Ok(()),
@@ -66,11 +75,11 @@ pub(crate) async fn serve(
         match dispatch(frame, &context, &endpoint, &stream)? {
             Dispatched::Pipelined(answer) => answers.push_back(answer),
             Dispatched::Serial(answer) => {
-                answer_all(&*stream, &mut answers).await?;
-                send(&*stream, answer.await?).await?;
+                outlet.send_all(&mut answers).await?;
+                outlet.send(answer.await?).await?;
             }
             Dispatched::Waiting(mut answer) => {
-                answer_all(&*stream, &mut answers).await?;
+                outlet.send_all(&mut answers).await?;
                 let answer = loop {
                     tokio::select! {
                         biased;
@@ -79,18 +88,10 @@ pub(crate) async fn serve(
                         () = stop.requested() => return Ok(()),
                     }
                 };
-                send(&*stream, answer).await?;
+                outlet.send(answer).await?;
             }
         }
     }
-}
-
-/// Sends what is under way, oldest first, and waits for it.
-async fn answer_all(stream: &dyn Stream, answers: &mut VecDeque<Answer>) -> Result<(), Closed> {
-    while let Some(answer) = answers.pop_front() {
-        send(stream, answer.await?).await?;
-    }
-    Ok(())
 }
 
 enum Dispatched {
@@ -116,23 +117,69 @@ fn dispatch(
     })
 }
 
-/// Writes an answer: its bytes from memory, its records straight from their files.
-async fn send(stream: &dyn Stream, reply: Option<Reply>) -> Result<(), Closed> {
-    let Some(reply) = reply else {
-        return Ok(());
-    };
-    let last = reply.frame.chunks.len().saturating_sub(1);
-    for (index, chunk) in reply.frame.chunks.iter().enumerate() {
-        match chunk {
-            Chunk::Bytes(bytes) => stream.write_all(bytes, index != last).await?,
-            Chunk::External { index, len } => {
-                let slice = &reply.slices[*index as usize];
-                assert_eq!(slice.len, u64::from(*len), "an answer announces another length than its slice");
-                stream.send_file(&slice.file, slice.position, slice.len).await?;
+/// The way out. A client that does not read is not waited for longer than for one that does not write, and hardly
+/// at all when the node stops.
+struct Outlet {
+    stream: Arc<dyn Stream>,
+    idle_max: Option<Duration>,
+    stop: Stop,
+}
+
+impl Outlet {
+    /// Sends what is under way, oldest first, and waits for it.
+    async fn send_all(&mut self, answers: &mut VecDeque<Answer>) -> Result<(), Closed> {
+        while let Some(answer) = answers.pop_front() {
+            self.send(answer.await?).await?;
+        }
+        Ok(())
+    }
+
+    /// Writes an answer: its bytes from memory, its records straight from their files.
+    async fn send(&mut self, reply: Option<Reply>) -> Result<(), Closed> {
+        let Some(reply) = reply else {
+            return Ok(());
+        };
+        let stream = self.stream.clone();
+        let last = reply.frame.chunks.len().saturating_sub(1);
+        for (index, chunk) in reply.frame.chunks.iter().enumerate() {
+            match chunk {
+                Chunk::Bytes(bytes) => {
+                    let mut pieces = bytes.chunks(PIECE_BYTES).peekable();
+                    while let Some(piece) = pieces.next() {
+                        let more = index != last || pieces.peek().is_some();
+                        self.progress(stream.write_all(piece, more)).await?;
+                    }
+                }
+                Chunk::External { index, len } => {
+                    let slice = &reply.slices[*index as usize];
+                    assert_eq!(
+                        slice.len,
+                        u64::from(*len),
+                        "an answer announces another length than its slice"
+                    );
+                    let end = slice.position + slice.len;
+                    let mut position = slice.position;
+                    while position < end {
+                        let len = (end - position).min(PIECE_BYTES as u64);
+                        self.progress(stream.send_file(&slice.file, position, len)).await?;
+                        position += len;
+                    }
+                }
             }
         }
+        Ok(())
     }
-    Ok(())
+
+    /// Waits for one piece to be written, within the limits.
+    async fn progress(&mut self, write: impl Future<Output = io::Result<()>>) -> Result<(), Closed> {
+        let idle_max = self.idle_max.unwrap_or(Duration::MAX);
+        tokio::select! {
+            biased;
+            written = write => Ok(written?),
+            () = tokio::time::sleep(idle_max) => Err(Closed::NotRead),
+            () = async { self.stop.requested().await; tokio::time::sleep(STOP_GRACE).await } => Err(Closed::NotRead),
+        }
+    }
 }
 
 /// The frames that arrive. Its memory grows with the bytes that came, not with the length that they claim.
@@ -233,6 +280,7 @@ pub(crate) fn report(peer: SocketAddr, closed: &Closed, context: &Context) {
             }
         }
         Closed::Io(error) => tracing::debug!("the connection from {peer} broke: {error}"),
+        Closed::NotRead => tracing::info!("closed the connection from {peer}: it did not read its answer"),
         Closed::Refused => tracing::debug!("closed the connection from {peer}: a request with acks=0 failed"),
     }
 }

@@ -36,13 +36,15 @@ pub(crate) struct Context {
     pub(crate) producer_ids: ProducerIds,
     pub(crate) connections: Arc<Connections>,
     pub(crate) malformed_log: RateLimit,
+    pub(crate) not_created_log: RateLimit,
+    pub(crate) refused_log: RateLimit,
     pub(crate) applied: Applied,
     /// The epoch of this broker's registration.
     pub(crate) broker_epoch: i64,
     pub(crate) clock: Arc<dyn Clock>,
 }
 
-/// How often the log may speak of frames that cannot be read.
+/// How often the log may speak of frames that cannot be read, or of connections that are refused.
 pub(crate) const MALFORMED_LOG_EVERY: Duration = Duration::from_secs(1);
 
 impl Context {

@@ -3,10 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use klamm_io::Random;
-use klamm_model::{ErrorCode, LeaderEpoch, Offset, TopicId};
+use klamm_model::{ErrorCode, LeaderEpoch, Offset, TopicId, topic_name};
 use parking_lot::Mutex;
 
 /// What a client wants of one partition.
@@ -15,7 +16,7 @@ pub(crate) struct Wanted {
     /// The topic's id; zero before Fetch v13.
     pub(crate) topic_id: TopicId,
     /// The topic's name; empty from Fetch v13 on.
-    pub(crate) topic: String,
+    pub(crate) topic: Arc<str>,
     pub(crate) partition: i32,
     pub(crate) fetch_offset: Offset,
     pub(crate) bytes_max: i32,
@@ -23,8 +24,12 @@ pub(crate) struct Wanted {
     pub(crate) last_fetched_epoch: LeaderEpoch,
 }
 
+/// How many partitions all sessions together keep; beyond it a client goes without a session and names its
+/// partitions each time.
+const PARTITIONS_MAX: usize = 1_000_000;
+
 /// Names a partition within a session.
-type Key = (TopicId, String, i32);
+pub(crate) type Key = (TopicId, Arc<str>, i32);
 
 impl Wanted {
     fn key(&self) -> Key {
@@ -47,6 +52,8 @@ struct Cached {
 /// One session. Its requests come one after the other, so the lock is never waited for in earnest.
 pub(crate) struct Session {
     id: i32,
+    /// How many partitions it keeps.
+    partitions: AtomicUsize,
     state: Mutex<SessionState>,
 }
 
@@ -92,7 +99,7 @@ impl FetchSessions {
         id: i32,
         epoch: i32,
         wanted: &[Wanted],
-        forgotten: &[(TopicId, String, i32)],
+        forgotten: &[Key],
         uses_topic_ids: bool,
         now: Duration,
     ) -> Result<Kind, ErrorCode> {
@@ -118,6 +125,11 @@ impl FetchSessions {
 
     fn begin(&self, wanted: &[Wanted], uses_topic_ids: bool, now: Duration) -> Option<Arc<Session>> {
         let mut sessions = self.sessions.lock();
+        let kept: usize =
+            sessions.values().map(|(session, _)| session.partitions.load(Ordering::Relaxed)).sum();
+        if kept + wanted.len() > PARTITIONS_MAX {
+            return None;
+        }
         if sessions.len() >= self.slots_max {
             let oldest = sessions.iter().min_by_key(|(_, (_, used))| *used);
             let (oldest, used) = oldest.map(|(id, (_, used))| (*id, *used))?;
@@ -142,7 +154,8 @@ impl FetchSessions {
         for wanted in wanted {
             state.put(wanted.clone());
         }
-        let session = Arc::new(Session { id, state: Mutex::new(state) });
+        let partitions = AtomicUsize::new(state.order.len());
+        let session = Arc::new(Session { id, partitions, state: Mutex::new(state) });
         sessions.insert(id, (session.clone(), now));
         Some(session)
     }
@@ -152,7 +165,7 @@ impl FetchSessions {
         id: i32,
         epoch: i32,
         wanted: &[Wanted],
-        forgotten: &[(TopicId, String, i32)],
+        forgotten: &[Key],
         uses_topic_ids: bool,
         now: Duration,
     ) -> Result<Option<Arc<Session>>, ErrorCode> {
@@ -176,6 +189,7 @@ impl FetchSessions {
         for wanted in wanted {
             state.put(wanted.clone());
         }
+        session.partitions.store(state.order.len(), Ordering::Relaxed);
         let is_empty = state.order.is_empty();
         drop(state);
         if is_empty {
@@ -189,6 +203,10 @@ impl FetchSessions {
 
 impl SessionState {
     fn put(&mut self, wanted: Wanted) {
+        // What cannot be a topic's name will never have records, and is not worth its memory.
+        if wanted.topic.len() > topic_name::LENGTH_MAX {
+            return;
+        }
         let key = wanted.key();
         if let Some(cached) = self.places.get(&key).and_then(|place| self.order.get_mut(place)) {
             cached.wanted = wanted;
@@ -263,7 +281,7 @@ mod tests {
     fn wanted(partition: i32, fetch_offset: Offset) -> Wanted {
         Wanted {
             topic_id: TopicId::ZERO,
-            topic: "t".to_owned(),
+            topic: "t".into(),
             partition,
             fetch_offset,
             bytes_max: 1,
@@ -306,7 +324,7 @@ mod tests {
     fn later_requests_change_and_forget_partitions() {
         let sessions = sessions(10);
         let session = first(&sessions, &[wanted(0, 0), wanted(1, 0)], 0).unwrap();
-        let forgotten = [(TopicId::ZERO, "t".to_owned(), 1)];
+        let forgotten = [(TopicId::ZERO, "t".into(), 1)];
         let next = sessions.open(session.id(), 1, &[wanted(0, 9)], &forgotten, false, Duration::ZERO);
         assert!(matches!(next, Ok(Kind::Next(_))));
         assert_eq!(session.wanted(), [wanted(0, 9)]);
@@ -320,7 +338,7 @@ mod tests {
         let empty = first(&sessions, &[], 0).unwrap();
         let next = sessions.open(empty.id(), 1, &[wanted(0, 0)], &[], false, Duration::ZERO);
         assert!(matches!(next, Ok(Kind::Next(_))));
-        let forgotten = [(TopicId::ZERO, "t".to_owned(), 0)];
+        let forgotten = [(TopicId::ZERO, "t".into(), 0)];
         let last = sessions.open(empty.id(), 2, &[], &forgotten, false, Duration::ZERO);
         assert!(matches!(last, Ok(Kind::Ended)));
         let gone = sessions.open(empty.id(), 3, &[], &[], false, Duration::ZERO);

@@ -138,16 +138,24 @@ pub(crate) async fn serve(bound: Bound, context: Arc<Context>, mut stop: Stop) {
         let stream = match accepted {
             Ok(stream) => stream,
             Err(error) => {
-                tracing::warn!("cannot take a connection on {}: {error}", bound.address());
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-                continue;
+                if context.refused_log.permit(context.clock.monotonic()).is_some() {
+                    tracing::warn!("cannot take a connection on {}: {error}", bound.address());
+                }
+                tokio::select! {
+                    biased;
+                    () = stop.requested() => break,
+                    () = tokio::time::sleep(ACCEPT_PAUSE) => continue,
+                }
             }
         };
         let peer = stream.peer_addr();
         let Some(place) = context.connections.admit(peer.ip()) else {
-            tracing::warn!(
-                "refused the connection from {peer}: max.connections or max.connections.per.ip is reached"
-            );
+            if let Some(held_back) = context.refused_log.permit(context.clock.monotonic()) {
+                tracing::warn!(
+                    "refused the connection from {peer}: max.connections or max.connections.per.ip is reached \
+                     ({held_back} such lines were left out)"
+                );
+            }
             continue;
         };
         let (context, endpoint, stop) = (context.clone(), bound.endpoint.clone(), stop.clone());

@@ -1,7 +1,6 @@
 //! Starting and stopping: the order in which a node's parts come up and go down.
 
-use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,13 +19,14 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::background::{self, Follower};
-use crate::context::{Context, MALFORMED_LOG_EVERY, topic_config};
+use crate::context::{Context, CLIENTS_LOG_EVERY, topic_config};
 use crate::fetch_sessions::FetchSessions;
-use crate::limits::{Connections, RateLimit};
+use crate::limits::{Connections, Limits, RateLimit};
 use crate::listener::{self, BindError, Bound};
 use crate::partition_table::PartitionTable;
 use crate::producer_ids::ProducerIds;
 use crate::stop::Stop;
+use crate::strays;
 
 /// What a node stands on: the real things, or a simulation's.
 #[derive(Clone)]
@@ -50,6 +50,9 @@ pub enum StartError {
     /// A data directory could not be opened.
     #[error(transparent)]
     Storage(#[from] StorageError),
+    /// A data directory could not be looked through.
+    #[error(transparent)]
+    Strays(#[from] strays::LookError),
     /// The cluster's metadata could not be opened.
     #[error(transparent)]
     Metadata(#[from] klamm_metadata::StartError),
@@ -64,24 +67,27 @@ pub struct Server {
     pub listeners: Vec<(String, SocketAddr, bool)>,
     context: Arc<Context>,
     stop: watch::Sender<bool>,
+    /// Why this node's partitions no longer follow the metadata.
+    following_failure: watch::Receiver<Option<String>>,
     tasks: JoinSet<()>,
 }
 
 /// How long a stop waits for connections to end.
-const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Starts a node. Ports come first: if one cannot be had, nothing on the disk has been touched.
 pub async fn start(config: BrokerConfig, machine: Machine) -> Result<Server, StartError> {
     let bound = listener::bind(&config, &*machine.network).await?;
     let store = Arc::new(LogStore::open(store_settings(&config, &machine))?);
     let config = Arc::new(config);
+    let deletes_strays = strays::may_be_deleted(&*machine.disk, &config.log_dirs, &store.metadata_dir())?;
     let metadata = Arc::new(MetadataNode::start(metadata_settings(&config, &machine, &store))?);
     let registration = registration(&config, &machine, &store, &bound);
     let broker_epoch = metadata.join_cluster(registration).await?;
     let image = metadata.image();
     let report = store
         .load(&|name| background::log_config(&topic_config(&image, &name.topic, config.node_id, &config)))?;
-    tell_of_strays(&store, &image);
+    strays::clear(&store, &image, deletes_strays);
     tracing::debug!("opened the logs: {report:?}");
 
     let partitions = Arc::new(PartitionTable::default());
@@ -99,13 +105,14 @@ pub async fn start(config: BrokerConfig, machine: Machine) -> Result<Server, Sta
         partitions.clone(),
         groups.clone(),
         machine.clock.clone(),
+        deletes_strays,
     );
     follower.apply(&image);
     let context = Arc::new(Context {
         node_id: config.node_id,
         current_config: ArcSwap::new(config.clone()),
         fetch_sessions: fetch_sessions(&config, &machine),
-        connections: connection_limits(&config),
+        connections: Connections::new(Limits::of(&config)),
         broker_epoch,
         static_config: config,
         metadata: metadata.clone(),
@@ -113,7 +120,9 @@ pub async fn start(config: BrokerConfig, machine: Machine) -> Result<Server, Sta
         groups,
         store,
         producer_ids: ProducerIds::default(),
-        malformed_log: RateLimit::new(MALFORMED_LOG_EVERY),
+        malformed_log: RateLimit::new(CLIENTS_LOG_EVERY),
+        not_created_log: RateLimit::new(CLIENTS_LOG_EVERY),
+        refused_log: RateLimit::new(CLIENTS_LOG_EVERY),
         applied,
         clock: machine.clock,
     });
@@ -121,7 +130,9 @@ pub async fn start(config: BrokerConfig, machine: Machine) -> Result<Server, Sta
 
     let (stop, stopping) = Stop::channel();
     let mut tasks = JoinSet::new();
-    tasks.spawn(background::follow_images(follower, context.clone(), metadata.watch(), stopping.clone()));
+    let (failure, following_failure) = watch::channel(None);
+    let images = metadata.watch();
+    tasks.spawn(background::follow_images(follower, context.clone(), images, stopping.clone(), failure));
     tasks.spawn(background::maintain(context.clone(), stopping.clone()));
     let mut listeners = Vec::new();
     for bound in bound {
@@ -129,14 +140,26 @@ pub async fn start(config: BrokerConfig, machine: Machine) -> Result<Server, Sta
         listeners.push((endpoint.name.clone(), bound.address(), endpoint.is_controller));
         tasks.spawn(listener::serve(bound, context.clone(), stopping.clone()));
     }
-    Ok(Server { listeners, context, stop, tasks })
+    Ok(Server { listeners, context, stop, following_failure, tasks })
 }
 
 impl Server {
-    /// Returns only if the node can no longer keep the cluster's metadata, with the reason; then the process
-    /// should end, and what was acknowledged is on the disk.
+    /// Returns only if the node can no longer keep or follow the cluster's metadata, with the reason; then the
+    /// process should end, and what was acknowledged is on the disk.
     pub async fn failed(&self) -> String {
-        self.context.metadata.failure().await
+        let mut following = self.following_failure.clone();
+        let following = async {
+            match following.wait_for(Option::is_some).await {
+                Ok(reason) => reason.clone().unwrap_or_default(),
+                // It ended without a failure, as at a stop.
+                Err(_) => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            reason = self.context.metadata.failure() => reason,
+            reason = following => reason,
+        }
     }
 
     /// Ends connections when their answers are out, closes the logs and marks the stop as a clean one.
@@ -176,19 +199,6 @@ impl GroupEnvironment for Environment {
     }
 }
 
-/// Folders of topics that the metadata does not know are left alone, and told.
-fn tell_of_strays(store: &LogStore, image: &Image) {
-    for log in store.logs() {
-        let name = log.topic_partition();
-        if image.topic_by_name(&name.topic).is_none() {
-            tracing::warn!(
-                "{} belongs to a topic that the cluster does not know; it is kept, but not served",
-                log.dir().display()
-            );
-        }
-    }
-}
-
 fn fetch_sessions(config: &BrokerConfig, machine: &Machine) -> FetchSessions {
     let slots = usize::try_from(config.max_incremental_fetch_session_cache_slots).unwrap_or(0);
     FetchSessions::new(slots, FETCH_SESSION_EVICTION, machine.random.clone())
@@ -196,22 +206,6 @@ fn fetch_sessions(config: &BrokerConfig, machine: &Machine) -> FetchSessions {
 
 /// `min.incremental.fetch.session.eviction.ms`, which Kafka keeps to itself.
 const FETCH_SESSION_EVICTION: Duration = Duration::from_secs(120);
-
-fn connection_limits(config: &BrokerConfig) -> Arc<Connections> {
-    let count = |number: i32| usize::try_from(number).unwrap_or(0);
-    let mut overrides = BTreeMap::new();
-    for (host, most) in &config.max_connections_per_ip_overrides {
-        match host.parse::<IpAddr>() {
-            Ok(ip) => {
-                overrides.insert(ip, count(*most));
-            }
-            Err(_) => tracing::warn!(
-                "max.connections.per.ip.overrides: {host} is not an IP address and is left out"
-            ),
-        }
-    }
-    Connections::new(count(config.max_connections), count(config.max_connections_per_ip), overrides)
-}
 
 fn store_settings(config: &BrokerConfig, machine: &Machine) -> StoreSettings {
     let Machine { disk, clock, random, .. } = machine.clone();

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use klamm_model::{ErrorCode, IsolationLevel, LeaderEpoch, NodeId, TopicId};
+use klamm_model::{ErrorCode, IsolationLevel, LeaderEpoch, NodeId};
 use klamm_partition::{FollowerProgress, Partition, PartitionRead, ReadError, ReadOptions, Reader as Who};
 use klamm_protocol::messages::fetch::{
     AbortedTransaction, EpochEndOffset, FetchRequest, FetchResponse, FetchableTopicResponse, PartitionData,
@@ -22,7 +22,7 @@ use tokio::sync::Notify;
 
 use super::{Answer, Call, Closed, Reply, decode, encode, encode_with};
 use crate::context::Context;
-use crate::fetch_sessions::{Kind, Session, Told, Wanted};
+use crate::fetch_sessions::{Key, Kind, Session, Told, Wanted};
 use crate::partition_table::Table;
 
 /// From this version on the largest batch comes whole even if it is above the limits (KIP-74).
@@ -93,13 +93,14 @@ pub(crate) fn answer(context: Arc<Context>, call: Call, mut reader: Reader) -> A
     })
 }
 
-fn named_partitions(request: &FetchRequest) -> (Vec<Wanted>, Vec<(TopicId, String, i32)>) {
+fn named_partitions(request: &FetchRequest) -> (Vec<Wanted>, Vec<Key>) {
     let mut wanted = Vec::new();
     for topic in &request.topics {
+        let name: Arc<str> = topic.topic.as_str().into();
         for partition in &topic.partitions {
             wanted.push(Wanted {
                 topic_id: topic.topic_id,
-                topic: topic.topic.clone(),
+                topic: name.clone(),
                 partition: partition.partition,
                 fetch_offset: partition.fetch_offset,
                 bytes_max: partition.partition_max_bytes,
@@ -110,7 +111,8 @@ fn named_partitions(request: &FetchRequest) -> (Vec<Wanted>, Vec<(TopicId, Strin
     }
     let mut forgotten = Vec::new();
     for topic in &request.forgotten_topics_data {
-        forgotten.extend(topic.partitions.iter().map(|index| (topic.topic_id, topic.topic.clone(), *index)));
+        let name: Arc<str> = topic.topic.as_str().into();
+        forgotten.extend(topic.partitions.iter().map(|index| (topic.topic_id, name.clone(), *index)));
     }
     (wanted, forgotten)
 }
@@ -236,13 +238,15 @@ fn read_partition(
         current_leader_epoch: known(wanted.current_leader_epoch),
         last_fetched_epoch: known(wanted.last_fetched_epoch),
     };
-    if let Some(node) = limits.follower {
+    let read = partition.read(wanted.fetch_offset, &options);
+    // Only a follower whose epoch is right and whose log is the same counts as having what is below.
+    if let (Some(node), Ok(PartitionRead { diverging: None, .. })) = (limits.follower, &read) {
         let progress = FollowerProgress { node, log_end: wanted.fetch_offset };
         if !partition.follower_fetched(progress) {
             return Found::Failed(ReadError::NotLeader);
         }
     }
-    match partition.read(wanted.fetch_offset, &options) {
+    match read {
         Err(error) => Found::Failed(error),
         Ok(mut read) => match records_for(call, partition, wanted, read.slice.take(), bytes_max) {
             Ok(records) => Found::Read { read, records },
@@ -316,13 +320,14 @@ fn compose(call: &Call, kind: &Kind, wanted: &[Wanted], found: Vec<Found>) -> Re
             continue;
         }
         let data = partition_data(wanted.partition, found, &mut slices);
-        let same =
-            |topic: &FetchableTopicResponse| topic.topic_id == wanted.topic_id && topic.topic == wanted.topic;
+        let same = |topic: &FetchableTopicResponse| {
+            topic.topic_id == wanted.topic_id && *topic.topic == *wanted.topic
+        };
         // Only neighbours are joined: the order of partitions is the order of reading.
         match response.responses.last_mut() {
             Some(topic) if same(topic) => topic.partitions.push(data),
             _ => response.responses.push(FetchableTopicResponse {
-                topic: wanted.topic.clone(),
+                topic: wanted.topic.to_string(),
                 topic_id: wanted.topic_id,
                 partitions: vec![data],
             }),

@@ -73,6 +73,8 @@ pub(crate) struct Reply {
 pub(crate) enum Closed {
     /// The client sent what cannot be parsed or is not served.
     Malformed(String),
+    /// The client does not read its answers.
+    NotRead,
     /// The socket failed.
     Io(io::Error),
     /// A request that wants no answer failed, so that closing is the only way to say so.
