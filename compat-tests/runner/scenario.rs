@@ -11,7 +11,7 @@
 //! ```
 //!
 //! `each` makes one scenario per word, named `<name>/<word>`; the word replaces `$WITH` in `needs` and is in the
-//! environment as WITH. `broker: none` means that the scenario starts its own. Against what it cannot run, it is not listed.
+//! environment as WITH. `each of all` has further words, whose scenarios are of the tier `all`. `broker: none` means that the scenario starts its own. Against what it cannot run, it is not listed.
 
 use crate::broker::Flavor;
 use anyhow::{Context, Result, bail};
@@ -77,7 +77,7 @@ pub(crate) fn read_all(folder: &Path) -> Result<Vec<Scenario>> {
 
 /// The scenarios that one file declares: none when its head has no line `scenario:`.
 fn parse(file: &Path, text: &str) -> Result<Vec<Scenario>> {
-    let mut each = Vec::new();
+    let (mut each, mut each_of_all) = (Vec::new(), Vec::new());
     let mut scenario: Option<Scenario> = None;
     for line in text.lines().take(30) {
         let Some((key, value)) = line.trim_start_matches(['#', '/', '!', '*', ' ']).split_once(": ") else {
@@ -125,6 +125,7 @@ fn parse(file: &Path, text: &str) -> Result<Vec<Scenario>> {
             "broker" if value == "none" => scenario.starts_its_own_broker = true,
             "broker" => scenario.broker_settings.extend(words(value)),
             "each" => each = words(value),
+            "each of all" => each_of_all = words(value),
             _ => {}
         }
     }
@@ -132,7 +133,9 @@ fn parse(file: &Path, text: &str) -> Result<Vec<Scenario>> {
     if each.is_empty() {
         return Ok(vec![scenario]);
     }
-    Ok(each.iter().map(|word| with(&scenario, word)).collect())
+    let all = Scenario { tier: Tier::All, ..scenario.clone() };
+    let one_per_word = each.iter().map(|word| with(&scenario, word));
+    Ok(one_per_word.chain(each_of_all.iter().map(|word| with(&all, word))).collect())
 }
 
 fn with(scenario: &Scenario, word: &str) -> Scenario {
@@ -156,12 +159,13 @@ mod tests {
     /// A misread head would silently drop a scenario from the suite, or run it without what it needs.
     #[test]
     fn the_head_of_a_file_says_how_to_run_it() {
-        let text = "#!/usr/bin/env bash\n# scenario: topics: create and delete\n# tier: quick\n# limit: 7\n# needs: kafka-$WITH kcat\n# each: 2.2.2 4.4.0\n# against: klamm 4.4.0\n# broker: a=b c=d\ntrue\n";
+        let text = "#!/usr/bin/env bash\n# scenario: topics: create and delete\n# tier: quick\n# limit: 7\n# needs: kafka-$WITH kcat\n# each: 2.2.2\n# each of all: 4.4.0\n# against: klamm 4.4.0\n# broker: a=b c=d\ntrue\n";
         let scenarios = parse(Path::new("topics.sh"), text).unwrap();
         assert_eq!(
             scenarios.iter().map(|s| s.name.as_str()).collect::<Vec<_>>(),
             ["topics/2.2.2", "topics/4.4.0"]
         );
+        assert_eq!(scenarios[1].tier, Tier::All);
         let one = &scenarios[0];
         assert_eq!(
             (one.tier, one.limit.as_secs(), one.summary.as_str()),

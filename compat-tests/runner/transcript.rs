@@ -108,9 +108,11 @@ impl fmt::Display for Transcript {
         shown.reverse();
         let mut last = (Speaker::Runner, String::new(), 0);
         for (at, speaker, line) in shown {
-            // a client that retries fills a log with lines that differ in nothing but their times
+            // a client that retries fills logs with lines that differ in nothing but their times; what a scenario
+            // itself says (on its standard output, so without a blank in front) is shown line by line
             let pattern: String = line.chars().filter(|letter| !letter.is_ascii_digit()).collect();
-            if last.0 == *speaker && last.1 == pattern {
+            let logged = *speaker == Speaker::Broker || line.starts_with(' ');
+            if logged && last.0 == *speaker && last.1 == pattern {
                 last.2 += 1;
                 continue;
             }
