@@ -84,10 +84,11 @@ impl GroupCoordinator {
             return;
         }
         let mailboxes: Vec<Mailbox> = self.mailboxes.lock().values().cloned().collect();
-        let names = names.to_vec();
+        let (names, image) = (names.to_vec(), self.env.image());
         tokio::spawn(async move {
             for mailbox in mailboxes {
-                mailbox.ask(Request::TopicsDeleted(names.clone())).await;
+                let (names, image) = (names.clone(), image.clone());
+                mailbox.ask(Request::TopicsDeleted { names, image }).await;
             }
         });
     }
@@ -96,8 +97,8 @@ impl GroupCoordinator {
     /// [`GroupCoordinator::on_elected`] does with a partition of this node. Needs to be called on a tokio
     /// runtime.
     pub fn open(&self, partition: i32, epoch: LeaderEpoch, log: Arc<dyn OffsetsLog>) {
-        let (settings, clock) = (self.settings.clone(), self.clock.clone());
-        let mailbox = Mailbox::start(Means { partition, log, settings, clock }, epoch);
+        let (settings, clock, env) = (self.settings.clone(), self.clock.clone(), self.env.clone());
+        let mailbox = Mailbox::start(Means { partition, log, settings, clock, env }, epoch);
         self.mailboxes.lock().insert(partition, mailbox);
     }
 
@@ -118,12 +119,12 @@ impl GroupCoordinator {
         let mailbox = mailbox.ok_or(ErrorCode::NotCoordinator)?;
         match mailbox.status() {
             Status::Active => Ok(mailbox),
-            Status::Loading => Err(ErrorCode::CoordinatorLoadInProgress),
-            Status::Failed => Err(ErrorCode::NotCoordinator),
+            Status::Loading | Status::Failed => Err(ErrorCode::CoordinatorLoadInProgress),
         }
     }
 
-    /// All open mailboxes; an error while one of them loads, since its groups would be missing.
+    /// All open mailboxes; an error while one of them loads, since its groups would be missing. One that
+    /// could not be loaded is left out: it may stay so, and must not hide the groups of all others.
     pub(crate) fn all_mailboxes(&self) -> Result<Vec<Mailbox>, ErrorCode> {
         let mailboxes: Vec<Mailbox> = self.mailboxes.lock().values().cloned().collect();
         if mailboxes.iter().any(|mailbox| mailbox.status() == Status::Loading) {

@@ -4,11 +4,12 @@ use klamm_protocol::messages::delete_groups::{
     DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse,
 };
 use klamm_protocol::messages::describe_groups::{
-    DescribeGroupsRequest, DescribeGroupsResponse, DescribedGroup,
+    DescribeGroupsRequest, DescribeGroupsResponse, DescribedGroup, DescribedGroupMember,
 };
 use klamm_protocol::messages::list_groups::{ListGroupsRequest, ListGroupsResponse};
 
 use super::error_of;
+use super::repeats::Repeats;
 use crate::coordinator::{Client, GroupCoordinator};
 use crate::group::{Reply, Request};
 
@@ -20,19 +21,23 @@ impl GroupCoordinator {
         request: DescribeGroupsRequest,
     ) -> DescribeGroupsResponse {
         let mut response = DescribeGroupsResponse::default();
+        let mut repeats = Repeats::new();
         for group in request.groups {
-            let version = client.api_version;
-            let reply = self.ask(&group, Request::Describe { version, group: group.clone() }).await;
-            response.groups.push(match reply {
-                Reply::Describe(described) => described,
-                other => DescribedGroup {
-                    error_code: error_of(&other).code(),
-                    group_id: group,
-                    ..DescribedGroup::default()
-                },
-            });
+            let described = self.describe_group(client.api_version, group.clone());
+            response.groups.extend(repeats.answer(group, described, bytes_of).await);
         }
         response
+    }
+
+    async fn describe_group(&self, version: i16, group: String) -> DescribedGroup {
+        match self.ask(&group, Request::Describe { version, group: group.clone() }).await {
+            Reply::Describe(described) => described,
+            other => DescribedGroup {
+                error_code: error_of(&other).code(),
+                group_id: group,
+                ..DescribedGroup::default()
+            },
+        }
     }
 
     /// ListGroups: the groups whose coordinator is this node, by name.
@@ -79,4 +84,15 @@ impl GroupCoordinator {
         }
         response
     }
+}
+
+fn bytes_of(group: &DescribedGroup) -> usize {
+    let member = |member: &DescribedGroupMember| {
+        let strings = member.member_id.len() + member.client_id.len() + member.client_host.len();
+        size_of::<DescribedGroupMember>()
+            + strings
+            + member.member_metadata.len()
+            + member.member_assignment.len()
+    };
+    size_of::<DescribedGroup>() + group.group_id.len() + group.members.iter().map(member).sum::<usize>()
 }

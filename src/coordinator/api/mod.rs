@@ -5,6 +5,7 @@ mod admin;
 mod membership;
 mod offset_commit;
 mod offset_fetch;
+mod repeats;
 
 use klamm_model::ErrorCode;
 

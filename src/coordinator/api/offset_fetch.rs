@@ -9,6 +9,7 @@ use klamm_protocol::messages::offset_fetch::{
 };
 
 use super::error_of;
+use super::repeats::Repeats;
 use crate::coordinator::{Client, GroupCoordinator};
 use crate::group::{Fetch, Reply, Request};
 
@@ -22,8 +23,11 @@ impl GroupCoordinator {
         let version = client.api_version;
         if version >= FIRST_VERSION_WITH_GROUPS {
             let mut response = OffsetFetchResponse::default();
+            let mut repeats = Repeats::new();
             for group in request.groups {
-                response.groups.push(self.fetch_group(version, group, request.require_stable).await);
+                let group_id = group.group_id.clone();
+                let fetched = self.fetch_group(version, group, request.require_stable);
+                response.groups.extend(repeats.answer(group_id, fetched, bytes_of).await);
             }
             return response;
         }
@@ -52,12 +56,11 @@ impl GroupCoordinator {
         let image = self.env.image();
         let by_id = version >= FIRST_VERSION_WITH_IDS;
         let mut refused = Vec::new();
-        let asks_all = group.topics.is_none();
         if let Some(topics) = &mut group.topics {
             refused = resolve(&image, by_id, topics);
         }
         let group_id = group.group_id.clone();
-        let fetch = Fetch { group, require_stable };
+        let fetch = Fetch { group, require_stable, image };
         let mut fetched = match self.ask(&group_id, Request::Fetch(fetch)).await {
             Reply::Fetch(fetched) => fetched,
             other => {
@@ -65,19 +68,21 @@ impl GroupCoordinator {
                 return OffsetFetchResponseGroup { group_id, error_code, ..Default::default() };
             }
         };
-        if asks_all && by_id {
-            // Offsets of topics that are no more have no id that a client could know.
-            fetched.topics.retain_mut(|topic| match image.topic_by_name(&topic.name) {
-                Some(known) => {
-                    topic.topic_id = known.id;
-                    true
-                }
-                None => false,
-            });
-        }
         fetched.topics.extend(refused);
         fetched
     }
+}
+
+fn bytes_of(group: &OffsetFetchResponseGroup) -> usize {
+    let partition = |partition: &OffsetFetchResponsePartitions| {
+        size_of::<OffsetFetchResponsePartitions>() + partition.metadata.as_ref().map_or(0, String::len)
+    };
+    let topic = |topic: &OffsetFetchResponseTopics| {
+        let partitions = topic.partitions.iter().map(partition).sum::<usize>();
+        size_of::<OffsetFetchResponseTopics>() + topic.name.len() + partitions
+    };
+    let topics = group.topics.iter().map(topic).sum::<usize>();
+    size_of::<OffsetFetchResponseGroup>() + group.group_id.len() + topics
 }
 
 /// Gives topics that exist their name and id, and takes out ids that no topic has.

@@ -1,7 +1,9 @@
 //! OffsetCommit and OffsetDelete.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use klamm_metadata::Image;
 use klamm_model::{ErrorCode, TimestampMs};
 use klamm_protocol::messages::offset_commit::{
     OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic, OffsetCommitResponse,
@@ -127,26 +129,53 @@ impl GroupShard {
         is_there.then_some(GroupRecord::Offset { group, topic: name, partition, value: None })
     }
 
-    /// Deletes the offsets of topics that exist no more, pending ones too.
-    pub(super) fn drop_topics(&mut self, ticket: Ticket, topics: &[String]) -> Effects {
-        let mut records = Vec::new();
-        for group in self.groups.values() {
-            for topic in topics {
-                let committed = group.offsets.get(topic.as_str()).into_iter().flat_map(|all| all.keys());
-                let pending = self.pending.places_of(&group.id).filter(|place| *place.1 == **topic);
-                let mut partitions: Vec<i32> = committed.copied().collect();
-                partitions.extend(pending.map(|place| place.2));
-                partitions.sort_unstable();
-                partitions.dedup();
-                for partition in partitions {
-                    records.extend(self.offset_tombstone(group, topic, partition));
-                }
-            }
-        }
+    /// Deletes the offsets of topics that were deleted, pending ones too. What was committed since for a new
+    /// topic of the same name stays.
+    pub(super) fn drop_topics(&self, ticket: Ticket, names: &[String], image: &Image) -> Effects {
+        let is_named = |topic: &str| names.iter().any(|name| name == topic);
+        let records = self.tombstones(is_named, |topic, offset| {
+            image.topic_ids.get(topic).is_none_or(|successor| *successor != offset.topic_id)
+        });
         if records.is_empty() {
             return Effects::reply(ticket, Reply::TopicsDeleted);
         }
         Effects::write(records, Then::Reply { ticket, reply: Reply::TopicsDeleted })
+    }
+
+    /// Deletes the offsets of topics that are no more, or whose name another topic has now; to be called after
+    /// loading. The node that led before may have ended between the deletion of a topic and that of its offsets.
+    pub fn drop_stale_offsets(&self, image: &Image) -> Effects {
+        let records = self.tombstones(|_| true, |topic, offset| offset.is_stale(image, topic));
+        if records.is_empty() {
+            return Effects::default();
+        }
+        tracing::info!(offsets = records.len(), "dropped the offsets of topics that were deleted");
+        Effects::write(records, Then::Nothing)
+    }
+
+    /// Tombstones for the places, among those of some topics, where all that is committed and pending is to go.
+    fn tombstones(
+        &self,
+        is_looked_at: impl Fn(&str) -> bool,
+        is_to_go: impl Fn(&str, &CommittedOffset) -> bool,
+    ) -> Vec<GroupRecord> {
+        let mut records = Vec::new();
+        for (id, group) in &self.groups {
+            let committed = group.offsets.iter().filter(|(topic, _)| is_looked_at(topic));
+            let committed = committed.flat_map(|(topic, all)| all.keys().map(move |index| (topic, *index)));
+            let pending = self.pending.places_of(id).map(|(_, topic, index)| (topic, *index));
+            let pending = pending.filter(|(topic, _)| is_looked_at(topic));
+            let places: BTreeSet<(&Arc<str>, i32)> = committed.chain(pending).collect();
+            for (topic, partition) in places {
+                let committed = group.offsets.get(topic).and_then(|all| all.get(&partition));
+                let mut offsets = committed.into_iter().chain(self.pending.offsets_at(id, topic, partition));
+                if offsets.all(|offset| is_to_go(topic, offset)) {
+                    let (group, topic) = (id.clone(), topic.clone());
+                    records.push(GroupRecord::Offset { group, topic, partition, value: None });
+                }
+            }
+        }
+        records
     }
 }
 

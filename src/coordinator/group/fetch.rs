@@ -1,8 +1,9 @@
 //! OffsetFetch for one group.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use klamm_model::{ErrorCode, Uuid};
+use klamm_model::ErrorCode;
 use klamm_protocol::messages::offset_fetch::{
     OffsetFetchRequestTopics, OffsetFetchResponseGroup, OffsetFetchResponsePartitions,
     OffsetFetchResponseTopics,
@@ -20,7 +21,7 @@ impl GroupShard {
             Some(topics) => {
                 topics.iter().map(|topic| self.fetch_topic(group, topic, fetch.require_stable)).collect()
             }
-            None => group.map_or_else(Vec::new, |group| self.fetch_all(group, fetch.require_stable)),
+            None => group.map_or_else(Vec::new, |group| self.fetch_all(group, &fetch)),
         };
         OffsetFetchResponseGroup { group_id: fetch.group.group_id, topics, ..Default::default() }
     }
@@ -47,19 +48,23 @@ impl GroupShard {
         }
     }
 
-    fn fetch_all(&self, group: &Group, require_stable: bool) -> Vec<OffsetFetchResponseTopics> {
-        let topic = |(name, partitions): (&Arc<str>, &std::collections::BTreeMap<i32, CommittedOffset>)| {
-            let answers = partitions.iter().map(|(&partition, offset)| {
-                self.answer(group, name, partition, Some(offset), require_stable)
+    /// All that the group committed for topics that exist. A topic that was deleted, and perhaps made again,
+    /// may have left offsets behind: its consumers would skip the records of the new one.
+    fn fetch_all(&self, group: &Group, fetch: &Fetch) -> Vec<OffsetFetchResponseTopics> {
+        let topic = |(name, partitions): (&Arc<str>, &BTreeMap<i32, CommittedOffset>)| {
+            let topic_id = *fetch.image.topic_ids.get(name)?;
+            let current = partitions.iter().filter(|(_, offset)| !offset.is_of_another_topic(topic_id));
+            let answers = current.map(|(&partition, offset)| {
+                self.answer(group, name, partition, Some(offset), fetch.require_stable)
             });
-            OffsetFetchResponseTopics {
+            let partitions: Vec<_> = answers.collect();
+            (!partitions.is_empty()).then(|| OffsetFetchResponseTopics {
                 name: name.to_string(),
-                // What the commit said; the caller replaces it with the id that the topic has now.
-                topic_id: partitions.values().map(|offset| offset.topic_id).max().unwrap_or(Uuid::ZERO),
-                partitions: answers.collect(),
-            }
+                topic_id,
+                partitions,
+            })
         };
-        group.offsets.iter().map(topic).collect()
+        group.offsets.iter().filter_map(topic).collect()
     }
 
     fn answer(

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use klamm_metadata::Image;
 use klamm_model::{ErrorCode, TimestampMs};
 use klamm_protocol::messages::delete_groups::DeletableGroupResult;
 use klamm_protocol::messages::describe_groups::DescribedGroup;
@@ -54,6 +55,8 @@ pub struct Fetch {
     pub group: OffsetFetchRequestGroup,
     /// Whether a pending transactional offset hides the committed one (KIP-447).
     pub require_stable: bool,
+    /// The cluster as it was when the request came: which topics exist.
+    pub image: Arc<Image>,
 }
 
 /// A request to the groups of one partition.
@@ -97,8 +100,13 @@ pub enum Request {
     },
     /// OffsetDelete
     DeleteOffsets(OffsetDeleteRequest),
-    /// Topics exist no more; their offsets go
-    TopicsDeleted(Vec<String>),
+    /// Topics were deleted; their offsets go
+    TopicsDeleted {
+        /// The names.
+        names: Vec<String>,
+        /// The cluster behind the deletion, in which a name may belong to a new topic already.
+        image: Arc<Image>,
+    },
 }
 
 impl Request {
@@ -113,7 +121,7 @@ impl Request {
             Request::Fetch(fetch) => Some(&fetch.group.group_id),
             Request::Describe { group, .. } | Request::Delete { group } => Some(group),
             Request::DeleteOffsets(request) => Some(&request.group_id),
-            Request::List { .. } | Request::TopicsDeleted(_) => None,
+            Request::List { .. } | Request::TopicsDeleted { .. } => None,
         }
     }
 }

@@ -83,7 +83,7 @@ impl GroupShard {
             }
             Request::Delete { group } => self.delete(ticket, &group),
             Request::DeleteOffsets(request) => self.delete_offsets(ticket, request),
-            Request::TopicsDeleted(topics) => self.drop_topics(ticket, &topics),
+            Request::TopicsDeleted { names, image } => self.drop_topics(ticket, &names, &image),
         }
     }
 

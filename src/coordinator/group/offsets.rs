@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use klamm_metadata::Image;
 use klamm_model::{Offset, ProducerId, TimestampMs, Uuid};
 
 /// What a group committed for one partition.
@@ -28,6 +29,11 @@ impl CommittedOffset {
     /// Whether it was committed for a topic of that name that was deleted since.
     pub(super) fn is_of_another_topic(&self, topic_id: Uuid) -> bool {
         !self.topic_id.is_zero() && !topic_id.is_zero() && self.topic_id != topic_id
+    }
+
+    /// Whether the topic that it was committed for is not the one that has the name in this image, if any has.
+    pub(super) fn is_stale(&self, image: &Image, topic: &str) -> bool {
+        image.topic_ids.get(topic).is_none_or(|id| self.is_of_another_topic(*id))
     }
 }
 
@@ -77,6 +83,18 @@ impl PendingOffsets {
         let first = (group.clone(), Arc::from(""), i32::MIN);
         let group = group.clone();
         self.by_place.range(first..).map(|(place, _)| place).take_while(move |place| place.0 == group)
+    }
+
+    /// What is pending for one place.
+    pub(super) fn offsets_at(
+        &self,
+        group: &Arc<str>,
+        topic: &Arc<str>,
+        partition: i32,
+    ) -> impl Iterator<Item = &CommittedOffset> {
+        let place = (group.clone(), topic.clone(), partition);
+        let producers = self.by_place.get(&place).into_iter().flatten();
+        producers.filter_map(move |producer| self.by_producer.get(producer)?.get(&place))
     }
 
     fn unlink(&mut self, place: &Place, producer: ProducerId) {

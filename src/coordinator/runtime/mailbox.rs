@@ -14,6 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::load::{LoadError, Loaded, load_some};
 use super::log::OffsetsLog;
+use crate::coordinator::GroupEnvironment;
 use crate::group::{Effects, GroupRecord, GroupShard, Now, Origin, Reply, Request, Then, Ticket, Write};
 use crate::settings::GroupSettings;
 
@@ -22,8 +23,15 @@ use crate::settings::GroupSettings;
 pub(crate) enum Status {
     Loading,
     Active,
+    /// It could not be loaded, and will be tried again.
     Failed,
 }
+
+/// How long it waits before it tries to load again, at first; each time twice as long.
+const LOAD_PAUSE: Duration = Duration::from_secs(1);
+
+/// The longest wait.
+const LOAD_PAUSE_MAX: Duration = Duration::from_secs(30);
 
 /// What a mailbox works with.
 #[derive(Clone)]
@@ -32,6 +40,7 @@ pub(crate) struct Means {
     pub(crate) log: Arc<dyn OffsetsLog>,
     pub(crate) settings: Arc<GroupSettings>,
     pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) env: Arc<dyn GroupEnvironment>,
 }
 
 /// The way into a mailbox. When the last one is dropped, its task ends, and whoever still waits for an
@@ -119,18 +128,27 @@ enum Event {
 impl Worker {
     async fn run(mut self, status: Arc<AtomicU8>) {
         let partition = self.means.partition;
-        match self.load().await {
-            Ok(true) => {}
-            Ok(false) => return,
-            Err(error) => {
-                tracing::error!(partition, %error, "__consumer_offsets could not be loaded");
-                status.store(Status::Failed as u8, Ordering::Release);
+        let mut pause = LOAD_PAUSE;
+        loop {
+            match self.load().await {
+                Ok(true) => break,
+                Ok(false) => return,
+                Err(error) => {
+                    let pause_ms = pause.as_millis();
+                    tracing::error!(partition, %error, pause_ms, "__consumer_offsets could not be loaded");
+                    status.store(Status::Failed as u8, Ordering::Release);
+                }
+            }
+            if !self.is_wanted_after(pause).await {
                 return;
             }
+            pause = (pause * 2).min(LOAD_PAUSE_MAX);
         }
-        status.store(Status::Active as u8, Ordering::Release);
         let effects = self.shard.finish_loading(self.now());
         self.carry_out(effects);
+        let effects = self.shard.drop_stale_offsets(&self.means.env.image());
+        self.carry_out(effects);
+        status.store(Status::Active as u8, Ordering::Release);
         loop {
             match self.next_event().await {
                 Event::Letter(letter) => self.serve(letter),
@@ -142,8 +160,24 @@ impl Worker {
         }
     }
 
-    /// Loads the partition; false if it is not wanted any more.
+    /// Waits before the next attempt to load; false if the partition is not wanted any more.
+    async fn is_wanted_after(&self, pause: Duration) -> bool {
+        let end = self.means.clock.monotonic() + pause;
+        loop {
+            if self.receiver.is_closed() {
+                return false;
+            }
+            let left = end.saturating_sub(self.means.clock.monotonic());
+            if left.is_zero() {
+                return true;
+            }
+            tokio::time::sleep(left.min(LOAD_PAUSE)).await;
+        }
+    }
+
+    /// Loads the partition from its beginning; false if it is not wanted any more.
     async fn load(&mut self) -> Result<bool, LoadError> {
+        self.shard = GroupShard::new(self.means.settings.clone());
         let (partition, start) = (self.means.partition, self.means.clock.monotonic());
         let bytes_max = usize::try_from(self.means.settings.offsets_load_buffer_size).unwrap_or(1);
         let mut loaded = Loaded::default();

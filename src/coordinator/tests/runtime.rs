@@ -18,7 +18,9 @@ use klamm_protocol::messages::list_groups::ListGroupsRequest;
 use klamm_protocol::messages::offset_commit::{
     OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic, OffsetCommitResponse,
 };
-use klamm_protocol::messages::offset_fetch::{OffsetFetchRequest, OffsetFetchRequestTopic};
+use klamm_protocol::messages::offset_fetch::{
+    OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopic, OffsetFetchResponsePartition,
+};
 use klamm_protocol::messages::sync_group::{SyncGroupRequest, SyncGroupRequestAssignment};
 use klamm_testing::SeededRandom;
 use memory::{MemoryLog, Surroundings};
@@ -27,6 +29,7 @@ use tokio::time::{sleep, timeout};
 
 const TOPIC: Uuid = Uuid([1; 16]);
 const OTHER: Uuid = Uuid([2; 16]);
+const NEW: Uuid = Uuid([3; 16]);
 
 fn client(api_version: i16) -> Client {
     Client { client_id: "c".to_owned(), client_host: "/127.0.0.1".to_owned(), api_version }
@@ -40,14 +43,29 @@ fn settings() -> GroupSettings {
     }
 }
 
+fn surroundings() -> Arc<Surroundings> {
+    Surroundings::with_topics(&[("t", TOPIC, 10_000), ("u", OTHER, 1)])
+}
+
 fn coordinator(settings: GroupSettings) -> Arc<GroupCoordinator> {
-    let surroundings = Surroundings::with_topics(&[("t", TOPIC, 10_000), ("u", OTHER, 1)]);
+    coordinator_in(settings, surroundings())
+}
+
+fn coordinator_in(settings: GroupSettings, surroundings: Arc<Surroundings>) -> Arc<GroupCoordinator> {
     let (clock, random) = (Arc::new(SystemClock::new()), Arc::new(SeededRandom::new(7)));
     Arc::new(GroupCoordinator::new(settings, clock, random, surroundings))
 }
 
 async fn serving(settings: GroupSettings, log: &Arc<MemoryLog>) -> Arc<GroupCoordinator> {
-    let coordinator = coordinator(settings);
+    serving_in(settings, log, surroundings()).await
+}
+
+async fn serving_in(
+    settings: GroupSettings,
+    log: &Arc<MemoryLog>,
+    surroundings: Arc<Surroundings>,
+) -> Arc<GroupCoordinator> {
+    let coordinator = coordinator_in(settings, surroundings);
     coordinator.open(0, LeaderEpoch(0), log.clone());
     let loading = ErrorCode::CoordinatorLoadInProgress.code();
     while coordinator.list_groups(&client(4), ListGroupsRequest::default()).await.error_code == loading {
@@ -95,6 +113,18 @@ async fn committed(coordinator: &GroupCoordinator, group: &str, topic: &str) -> 
         0 => Ok(response.topics[0].partitions[0].committed_offset),
         code => Err(code),
     }
+}
+
+async fn all_committed(coordinator: &GroupCoordinator, group: &str) -> Vec<String> {
+    let request = OffsetFetchRequest { group_id: group.to_owned(), topics: None, ..Default::default() };
+    let mut all = Vec::new();
+    for topic in coordinator.offset_fetch(&client(5), request).await.topics {
+        let shown = |partition: &OffsetFetchResponsePartition| {
+            format!("{}-{}={}", topic.name, partition.partition_index, partition.committed_offset)
+        };
+        all.extend(topic.partitions.iter().map(shown));
+    }
+    all
 }
 
 fn join_of(group: &str, member_id: &str) -> JoinGroupRequest {
@@ -278,22 +308,88 @@ async fn a_log_that_cannot_be_read_is_not_served() {
     // The record's length, behind the head of the batch.
     content[61] = 0xff;
     let after = serving(settings(), &MemoryLog::holding(content.into())).await;
-    assert_eq!(committed(&after, "g", "t").await, Err(ErrorCode::NotCoordinator.code()));
+    let loading = ErrorCode::CoordinatorLoadInProgress.code();
+    assert_eq!(committed(&after, "g", "t").await, Err(loading));
+    // The groups of other partitions can still be listed.
+    assert_eq!(after.list_groups(&client(4), ListGroupsRequest::default()).await.error_code, 0);
+}
+
+/// A disk that fails for a moment while the groups are loaded must not cost them until the leader moves.
+#[tokio::test]
+async fn a_log_that_cannot_be_read_is_tried_again() {
+    let log = MemoryLog::new();
+    let before = serving(settings(), &log).await;
+    assert_eq!(codes(&before.offset_commit(&client(9), commit_of("g", "t", 0..1, 5)).await), [0]);
+    let log = MemoryLog::holding(log.content());
+    log.set_unreadable(true);
+    let after = serving(settings(), &log).await;
+    assert_eq!(committed(&after, "g", "t").await, Err(ErrorCode::CoordinatorLoadInProgress.code()));
+    log.set_unreadable(false);
+    let loaded = async {
+        while committed(&after, "g", "t").await != Ok(5) {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(Duration::from_secs(20), loaded).await.expect("the groups are loaded");
+    assert_eq!(log.reads(), 2, "there is a pause before the next attempt");
 }
 
 /// Offsets of a topic that is deleted and made again would make its consumers skip the new records.
 #[tokio::test]
 async fn offsets_of_deleted_topics_are_dropped() {
     let log = MemoryLog::new();
-    let coordinator = serving(settings(), &log).await;
+    let surroundings = surroundings();
+    let coordinator = serving_in(settings(), &log, surroundings.clone()).await;
     coordinator.offset_commit(&client(9), commit_of("g", "t", 0..1, 5)).await;
     coordinator.offset_commit(&client(9), commit_of("g", "u", 0..1, 6)).await;
+    surroundings.replace_topic("t", None);
     coordinator.on_topics_deleted(&["t".to_owned()]);
     sleep(Duration::from_millis(20)).await;
     assert_eq!(committed(&coordinator, "g", "t").await, Ok(-1));
     assert_eq!(committed(&coordinator, "g", "u").await, Ok(6));
     let after = serving(settings(), &MemoryLog::holding(log.content())).await;
     assert_eq!(committed(&after, "g", "t").await, Ok(-1));
+}
+
+/// The topic is made again before the coordinator hears that it was deleted. What was committed for the new one
+/// must not go with the offsets of the old.
+#[tokio::test]
+async fn offsets_of_a_topic_that_was_made_again_stay() {
+    let surroundings = surroundings();
+    let coordinator = serving_in(settings(), &MemoryLog::new(), surroundings.clone()).await;
+    coordinator.offset_commit(&client(9), commit_of("old", "t", 0..1, 5)).await;
+    surroundings.replace_topic("t", Some(NEW));
+    coordinator.offset_commit(&client(9), commit_of("new", "t", 0..1, 6)).await;
+    coordinator.on_topics_deleted(&["t".to_owned()]);
+    sleep(Duration::from_millis(20)).await;
+    assert_eq!(committed(&coordinator, "old", "t").await, Ok(-1));
+    assert_eq!(committed(&coordinator, "new", "t").await, Ok(6));
+}
+
+/// The broker is killed after a topic was deleted and before its offsets were. Who asks for all offsets of a
+/// group must not get them for the new topic of that name, now or after a restart.
+#[tokio::test]
+async fn offsets_that_outlived_their_topic_are_not_told_and_are_dropped_on_loading() {
+    let log = MemoryLog::new();
+    let surroundings = surroundings();
+    let before = serving_in(settings(), &log, surroundings.clone()).await;
+    before.offset_commit(&client(9), commit_of("g", "t", 0..2, 5)).await;
+    before.offset_commit(&client(9), commit_of("g", "u", 0..1, 6)).await;
+    assert_eq!(all_committed(&before, "g").await, ["t-0=5", "t-1=5", "u-0=6"]);
+    surroundings.replace_topic("t", Some(NEW));
+    assert_eq!(all_committed(&before, "g").await, ["u-0=6"]);
+    before.offset_commit(&client(9), commit_of("g", "t", 1..2, 1)).await;
+    assert_eq!(all_committed(&before, "g").await, ["t-1=1", "u-0=6"]);
+    surroundings.replace_topic("u", None);
+    assert_eq!(all_committed(&before, "g").await, ["t-1=1"]);
+
+    let log = MemoryLog::holding(log.content());
+    let after = serving_in(settings(), &log, surroundings).await;
+    assert_eq!(all_committed(&after, "g").await, ["t-1=1"]);
+    // Even in a cluster that knows nothing of the deletions: they are gone from the log.
+    let unaware = serving(settings(), &MemoryLog::holding(log.content())).await;
+    assert_eq!(committed(&unaware, "g", "u").await, Ok(-1));
+    assert_eq!(committed(&unaware, "g", "t").await, Ok(-1));
 }
 
 /// A group with more offsets than fit into one batch must be deletable, or it stays for ever.
@@ -333,4 +429,28 @@ async fn a_partition_that_is_not_led_here_is_not_served() {
     let coordinator = coordinator(settings());
     assert_eq!(heartbeat(&coordinator, "g", "m").await, ErrorCode::NotCoordinator.code());
     assert_eq!(coordinator.list_groups(&client(4), ListGroupsRequest::default()).await.groups, []);
+}
+
+/// A request that names one large group a million times would make the broker hold a million answers. Kafka
+/// answers repeats, so a few are answered; but not more than fit into a bound.
+#[tokio::test]
+async fn a_group_that_is_named_over_and_over_is_not_answered_so_often() {
+    let coordinator = serving(settings(), &MemoryLog::new()).await;
+    let codes = codes(&coordinator.offset_commit(&client(9), commit_of("g", "t", 0..1_000, 5)).await);
+    assert_eq!(codes, [0; 1_000]);
+    let mut names = vec!["g".to_owned(); 20_000];
+    names.push("h".to_owned());
+    let request = DescribeGroupsRequest { groups: names[19_997..].to_vec(), ..Default::default() };
+    assert_eq!(coordinator.describe_groups(&client(5), request).await.groups.len(), 4);
+    let request = DescribeGroupsRequest { groups: names.clone(), ..Default::default() };
+    let described = coordinator.describe_groups(&client(5), request).await.groups;
+    assert!((10..15_000).contains(&described.len()), "{} answers", described.len());
+    assert_eq!(described.last().expect("answers").group_id, "h", "what is named once is answered");
+
+    let group = |group_id| OffsetFetchRequestGroup { group_id, topics: None, ..Default::default() };
+    let groups = names[19_000..].iter().cloned().map(group).collect();
+    let request = OffsetFetchRequest { groups, ..Default::default() };
+    let fetched = coordinator.offset_fetch(&client(8), request).await.groups;
+    assert!((3..100).contains(&fetched.len()), "{} answers", fetched.len());
+    assert_eq!(fetched.last().expect("answers").group_id, "h");
 }

@@ -25,6 +25,8 @@ struct State {
     end: Offset,
     follows: bool,
     refuses: Option<fn() -> LogFault>,
+    is_unreadable: bool,
+    reads: usize,
     appends: usize,
 }
 
@@ -40,7 +42,8 @@ impl MemoryLog {
             batches(bytes.clone()).map(|batch| batch.expect("whole batches").header.next_offset()).last();
         let end = end.unwrap_or(0);
         let bytes = BytesMut::from(&bytes[..]);
-        let state = State { bytes, end, follows: true, refuses: None, appends: 0 };
+        let state =
+            State { bytes, end, follows: true, refuses: None, is_unreadable: false, reads: 0, appends: 0 };
         Arc::new(MemoryLog { state: Mutex::new(state), high_watermark: watch::Sender::new(end) })
     }
 
@@ -58,6 +61,15 @@ impl MemoryLog {
     /// From now on appends fail, or succeed again.
     pub(crate) fn refuse(&self, fault: Option<fn() -> LogFault>) {
         self.state.lock().refuses = fault;
+    }
+
+    /// From now on reads fail, or succeed again.
+    pub(crate) fn set_unreadable(&self, is_unreadable: bool) {
+        self.state.lock().is_unreadable = is_unreadable;
+    }
+
+    pub(crate) fn reads(&self) -> usize {
+        self.state.lock().reads
     }
 
     pub(crate) fn content(&self) -> Bytes {
@@ -80,6 +92,10 @@ impl OffsetsLog for MemoryLog {
     }
 
     fn read(&self, from: Offset, bytes_max: usize) -> Result<Bytes, LogFault> {
+        self.state.lock().reads += 1;
+        if self.state.lock().is_unreadable {
+            return Err(LogFault::Other("the disk is on fire".to_owned()));
+        }
         let content = self.content();
         let mut position = 0;
         for batch in batches(content.clone()) {
@@ -165,6 +181,19 @@ fn partition() -> PartitionState {
         recovery: RecoveryState::Recovered,
         eligible_leaders: Vec::new(),
         last_known_eligible_leaders: Vec::new(),
+    }
+}
+
+impl Surroundings {
+    /// A topic of that name is there no more or, with an id, is another one.
+    pub(crate) fn replace_topic(&self, name: &str, id: Option<TopicId>) {
+        let mut image = Image::clone(&self.image.lock());
+        let old = image.topic_ids.remove(name).and_then(|old| image.topics.remove(&old)).expect("a topic");
+        if let Some(id) = id {
+            image.topics.insert(id, Arc::new(Topic { id, ..Topic::clone(&old) }));
+            image.topic_ids.insert(name.into(), id);
+        }
+        *self.image.lock() = Arc::new(image);
     }
 }
 

@@ -10,6 +10,7 @@ use klamm_coordinator::GroupSettings;
 use klamm_coordinator::group::{
     Effects, Fetch, GroupRecord, GroupShard, Join, Now, Origin, Request, Then, Ticket,
 };
+use klamm_metadata::Image;
 use klamm_model::{ErrorCode, ProducerId, Uuid};
 use klamm_protocol::messages::heartbeat::HeartbeatRequest;
 use klamm_protocol::messages::join_group::{JoinGroupRequest, JoinGroupRequestProtocol};
@@ -339,7 +340,8 @@ impl Stage {
                 });
                 let topics = topics.map(|topics| topics.collect());
                 let group = OffsetFetchRequestGroup { group_id, topics, ..Default::default() };
-                Request::Fetch(Fetch { group, require_stable: words.named.contains_key("stable") })
+                let require_stable = words.named.contains_key("stable");
+                Request::Fetch(Fetch { group, require_stable, image: image(words) })
             }
             "offset-delete" => {
                 let partition = |index| OffsetDeleteRequestPartition { partition_index: index };
@@ -357,7 +359,14 @@ impl Stage {
                 types: words.text("types").into_iter().collect(),
             },
             "topics-deleted" => {
-                Request::TopicsDeleted(plain[1..].iter().map(|topic| (*topic).to_owned()).collect())
+                let names: Vec<String> = plain[1..].iter().map(|topic| (*topic).to_owned()).collect();
+                let mut image = Image::clone(&image(words));
+                if !words.named.contains_key("id") {
+                    for name in &names {
+                        image.topic_ids.remove(name.as_str());
+                    }
+                }
+                Request::TopicsDeleted { names, image: Arc::new(image) }
             }
             name => panic!("no command {name}"),
         }
@@ -393,6 +402,15 @@ impl Stage {
             },
         }))
     }
+}
+
+/// A cluster in which the topics t and u exist, with the id that `id=` says, but not the one that `gone=` names.
+fn image(words: &Words<'_>) -> Arc<Image> {
+    let mut image = Image::empty("cluster");
+    for name in ["t", "u"].into_iter().filter(|name| words.text("gone").as_deref() != Some(*name)) {
+        image.topic_ids.insert(name.into(), Uuid([words.number("id", 1); 16]));
+    }
+    Arc::new(image)
 }
 
 fn code(name: &str) -> ErrorCode {
