@@ -9,7 +9,9 @@ use crate::listeners::{AdvertisedListener, Listener};
 use crate::source::Source;
 use crate::table;
 use crate::topic::DynamicConfigs;
-use crate::value::{parse_boolean, parse_double};
+use crate::value::{parse_boolean, parse_connections_per_host, parse_double};
+
+const PER_HOST: &str = "max.connections.per.ip.overrides";
 
 /// Declares [`BrokerConfig`]: the fields that take more than a look at one key by hand, the others with their key.
 macro_rules! broker_config {
@@ -76,6 +78,9 @@ macro_rules! broker_config {
                 let get = |key: &str| value_of(key, dynamic, &self.values, &self.defaults);
                 let mut config = self.clone();
                 $(config.$field = <$kind as Plain>::read(&get, $key);)*
+                if let Some(per_host) = get(PER_HOST).and_then(|text| parse_connections_per_host(&text)) {
+                    config.max_connections_per_ip_overrides = per_host;
+                }
                 config
             }
         }

@@ -73,6 +73,8 @@ pub enum Allowed {
     NonEmpty,
     /// `*`, nothing, or `partition:broker` pairs with commas between them.
     ThrottledReplicas,
+    /// `host:number` pairs with commas between them, or nothing.
+    ConnectionsPerHost,
     /// A version of Apache Kafka, as `2.8` or `3.0-IV1`.
     KafkaVersion,
     /// `latest`, `earliest` or `by_duration:` and an ISO 8601 duration.

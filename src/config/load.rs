@@ -19,7 +19,7 @@ use crate::properties::parse_properties;
 use crate::source::{ConfigError, Source, Sources, Warning};
 use crate::table;
 use crate::validate::listener_key;
-use crate::value::{list_items, validate};
+use crate::value::{list_items, parse_connections_per_host, validate};
 
 /// Where a broker that nobody told anything listens: only this machine can connect. `localhost` is often ::1.
 const LOOPBACK: &str = "PLAINTEXT://127.0.0.1:9092,PLAINTEXT://[::1]:9092";
@@ -454,25 +454,9 @@ impl Loading {
     }
 
     fn connection_overrides(&mut self) -> BTreeMap<String, i32> {
-        let key = "max.connections.per.ip.overrides";
-        let text = self.value(key).unwrap_or_default();
-        let mut overrides = BTreeMap::new();
-        for item in list_items(&text) {
-            let parsed = item
-                .rsplit_once(':')
-                .and_then(|(host, count)| Some((host.trim(), count.trim().parse::<i32>().ok()?)))
-                .filter(|(host, count)| !host.is_empty() && *count >= 0);
-            match parsed {
-                Some((host, count)) => {
-                    let host = host.trim_start_matches('[').trim_end_matches(']');
-                    overrides.insert(host.to_owned(), count);
-                }
-                None => {
-                    self.error(key, "expected host:number pairs with commas between them, as 10.0.0.1:100")
-                }
-            }
-        }
-        overrides
+        // A text that is none was told with the other values.
+        let text = self.value("max.connections.per.ip.overrides").unwrap_or_default();
+        parse_connections_per_host(&text).unwrap_or_default()
     }
 
     fn cluster_id(&mut self, sources: &Sources) -> Option<String> {

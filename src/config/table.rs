@@ -183,6 +183,7 @@ fn allowed_of(name: &str, text: &'static str) -> Allowed {
         "non-empty string" => return Allowed::NonEmpty,
         "Kafka version" => return Allowed::KafkaVersion,
         "[partitionId]:[brokerId],[partitionId]:[brokerId],..." => return Allowed::ThrottledReplicas,
+        "host:number,host:number,..." => return Allowed::ConnectionsPerHost,
         "[latest, earliest, by_duration:PnDTnHnMn.nS]" => return Allowed::OffsetReset,
         _ => {}
     }

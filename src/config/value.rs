@@ -1,5 +1,7 @@
 //! Checks of single values, and how values are read.
 
+use std::collections::BTreeMap;
+
 use crate::key::{Allowed, Key, Kind};
 
 /// Checks a text against the type and the range of a key. The error says what is allowed, as in
@@ -17,6 +19,18 @@ pub fn validate(key: &Key, value: &str) -> Result<(), String> {
         Kind::List => list_fits(&key.allowed, value),
     };
     if fits { Ok(()) } else { Err(format!("expected {}", expectation(key))) }
+}
+
+/// `host:number` pairs with commas between them, as `max.connections.per.ip.overrides` holds them. An address of
+/// IPv6 may stand in brackets.
+pub(crate) fn parse_connections_per_host(text: &str) -> Option<BTreeMap<String, i32>> {
+    let pair = |item: &str| {
+        let (host, count) = item.rsplit_once(':')?;
+        let (host, count) = (host.trim(), count.trim().parse::<i32>().ok()?);
+        let host_name = host.trim_start_matches('[').trim_end_matches(']');
+        (!host.is_empty() && count >= 0).then(|| (host_name.to_owned(), count))
+    };
+    list_items(text).into_iter().map(pair).collect()
 }
 
 /// The items of a list: split at commas, blanks around them removed, nothing for an empty text.
@@ -62,6 +76,7 @@ fn text_fits(allowed: &Allowed, value: &str) -> bool {
             matches!(value, "latest" | "earliest")
                 || value.strip_prefix("by_duration:").is_some_and(is_duration)
         }
+        Allowed::ConnectionsPerHost => parse_connections_per_host(value).is_some(),
         Allowed::Any | Allowed::Range { .. } | Allowed::NotZero | Allowed::ThrottledReplicas => true,
     }
 }
@@ -146,6 +161,9 @@ fn text_expectation(allowed: &Allowed) -> String {
     match allowed {
         Allowed::OneOf { words, .. } => format!("one of {}", words.join(", ")),
         Allowed::NonEmpty => "a text that is not empty".to_owned(),
+        Allowed::ConnectionsPerHost => {
+            "host:number pairs with commas between them, as 10.0.0.1:100".to_owned()
+        }
         Allowed::KafkaVersion => "a version of Kafka, as 2.8 or 3.0-IV1".to_owned(),
         Allowed::OffsetReset => "latest, earliest, or by_duration: and a duration as PT1H30M".to_owned(),
         _ => "a text".to_owned(),

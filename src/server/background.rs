@@ -9,13 +9,14 @@ use klamm_config::{BrokerConfig, CompressionType, DynamicConfigs, TopicConfig};
 use klamm_coordinator::GroupCoordinator;
 use klamm_io::Clock;
 use klamm_metadata::{Image, PartitionState, Topic};
-use klamm_model::{NodeId, Offset, TopicPartition, topic_name};
+use klamm_model::{NodeId, Offset, TopicId, TopicPartition, topic_name};
 use klamm_partition::{Leadership, Partition, PartitionSettings};
 use klamm_records::Compression;
 use klamm_storage::{CleanupPolicy, Log, LogConfig, LogStore, StorageError, StorageErrorKind};
 use tokio::sync::watch;
 
 use crate::context::{Context, dynamic_broker_configs, topic_config};
+use crate::limits::Limits;
 use crate::partition_table::{LocalTopic, PartitionTable, Table};
 use crate::stop::Stop;
 
@@ -40,9 +41,18 @@ pub(crate) struct Follower {
     pub(crate) partitions: Arc<PartitionTable>,
     pub(crate) groups: Arc<GroupCoordinator>,
     pub(crate) clock: Arc<dyn Clock>,
+    /// Whether a log that belongs to no topic of the cluster may be deleted; see `strays`.
+    pub(crate) deletes_strays: bool,
     applied: watch::Sender<i64>,
     last: Option<Arc<Image>>,
+    /// Partitions that could not be opened or led, and why. They are tried again.
+    unopened: BTreeMap<(TopicId, i32), String>,
+    /// When they were tried last, by the monotonic clock.
+    tried: Duration,
 }
+
+/// How long a partition that could not be opened waits until it is tried again.
+const RETRY_EVERY: Duration = Duration::from_secs(1);
 
 impl Follower {
     pub(crate) fn new(
@@ -52,16 +62,33 @@ impl Follower {
         partitions: Arc<PartitionTable>,
         groups: Arc<GroupCoordinator>,
         clock: Arc<dyn Clock>,
+        deletes_strays: bool,
     ) -> (Follower, Applied) {
         let (applied, offset) = watch::channel(-1);
-        let follower =
-            Follower { node_id, static_config, store, partitions, groups, clock, applied, last: None };
+        let follower = Follower {
+            node_id,
+            static_config,
+            store,
+            partitions,
+            groups,
+            clock,
+            deletes_strays,
+            applied,
+            last: None,
+            unopened: BTreeMap::new(),
+            tried: Duration::ZERO,
+        };
         (follower, Applied { offset })
     }
 
-    /// Opens, leads, follows, closes and deletes what changed between the last image and this one. Works on
-    /// the disk, so it runs where it may block.
+    /// Opens, leads, follows, closes and deletes what changed between the last image and this one, and tries
+    /// again what could not be opened. Works on the disk, so it runs where it may block.
     pub(crate) fn apply(&mut self, image: &Arc<Image>) {
+        let now = self.clock.monotonic();
+        let retry_is_due = now.saturating_sub(self.tried) >= RETRY_EVERY;
+        if retry_is_due {
+            self.tried = now;
+        }
         let last = self.last.replace(image.clone());
         let brokers_changed = last.as_ref().is_none_or(|last| {
             dynamic_broker_configs(last, self.node_id) != dynamic_broker_configs(image, self.node_id)
@@ -86,7 +113,8 @@ impl Follower {
                     .as_ref()
                     .is_none_or(|last| last.topic_config(&topic.name) != image.topic_config(&topic.name));
             let same = before.is_some_and(|before| Arc::ptr_eq(before, topic) || before == topic);
-            if same && !config_changed {
+            let is_retried = retry_is_due && self.has_unopened(topic.id);
+            if same && !config_changed && !is_retried {
                 continue;
             }
             let config = topic_config(image, &topic.name, self.node_id, &self.static_config);
@@ -103,7 +131,12 @@ impl Follower {
         self.applied.send_replace(image.offset);
     }
 
-    fn delete_topic(&self, table: &mut Table, topic: &Topic) {
+    fn has_unopened(&self, topic: TopicId) -> bool {
+        self.unopened.range((topic, i32::MIN)..=(topic, i32::MAX)).next().is_some()
+    }
+
+    fn delete_topic(&mut self, table: &mut Table, topic: &Topic) {
+        self.delete_unopened(topic);
         let Some(local) = table.topic(topic.id).cloned() else {
             return;
         };
@@ -125,8 +158,26 @@ impl Follower {
         }
     }
 
+    /// Deletes what is there of a topic's partitions that could not be opened.
+    fn delete_unopened(&mut self, topic: &Topic) {
+        let kept = self.unopened.split_off(&(topic.id, i32::MIN));
+        for (key, failure) in kept {
+            if key.0 != topic.id {
+                self.unopened.insert(key, failure);
+                continue;
+            }
+            let name = TopicPartition::new(topic.name.clone(), key.1);
+            // A log of another topic of this name may be in the way, and is none of this topic's.
+            if self.store.get(&name).is_none_or(|log| log.topic_id() == Some(topic.id))
+                && let Err(error) = self.store.delete(&name)
+            {
+                tracing::error!("partition {name} was not deleted: {error}");
+            }
+        }
+    }
+
     fn follow_topic(
-        &self,
+        &mut self,
         table: &mut Table,
         topic: &Topic,
         config: &TopicConfig,
@@ -147,12 +198,24 @@ impl Follower {
                         offsets.push((index, partition.clone()));
                     }
                     local.partitions.insert(index, partition);
+                    if self.unopened.remove(&(topic.id, index)).is_some() {
+                        tracing::info!("partition {name} could be opened now, and is served");
+                    }
                 }
-                Err(error) => tracing::error!("partition {name} is not served: {error}"),
+                Err(error) => self.note_unopened(topic.id, &name, error.to_string()),
             }
         }
         if !local.partitions.is_empty() {
             table.put(local);
+        }
+    }
+
+    /// Keeps a partition to be tried again. The log hears of it once, and when the reason changes.
+    fn note_unopened(&mut self, topic: TopicId, name: &TopicPartition, failure: String) {
+        let known = self.unopened.entry((topic, name.partition)).or_default();
+        if *known != failure {
+            tracing::error!("partition {name} is not served, and is tried again: {failure}");
+            *known = failure;
         }
     }
 
@@ -165,7 +228,10 @@ impl Follower {
         config: &TopicConfig,
     ) -> Result<Arc<Log>, StorageError> {
         match self.store.create(name, topic.id, log_config(config)) {
-            Err(error) if matches!(error.kind, StorageErrorKind::InconsistentTopicId { .. }) => {
+            Err(error)
+                if self.deletes_strays
+                    && matches!(error.kind, StorageErrorKind::InconsistentTopicId { .. }) =>
+            {
                 tracing::warn!("{error}; that topic was deleted, and so is its log");
                 self.store.delete(name)?;
                 self.store.create(name, topic.id, log_config(config))
@@ -258,18 +324,24 @@ fn partition_settings(config: &TopicConfig, broker: &BrokerConfig) -> PartitionS
     }
 }
 
-/// Follows images until the sender of `stop` says so.
+/// Follows images until the sender of `stop` says so. If it has to end before that, `failure` is told why: a
+/// broker whose partitions no longer follow the metadata would answer wrongly for ever.
 pub(crate) async fn follow_images(
     mut follower: Follower,
     context: Arc<Context>,
     mut images: watch::Receiver<Arc<Image>>,
     mut stop: Stop,
+    failure: watch::Sender<Option<String>>,
 ) {
     loop {
         tokio::select! {
             biased;
             () = stop.requested() => return,
-            changed = images.changed() => if changed.is_err() { return },
+            changed = images.changed() => if changed.is_err() {
+                failure.send_replace(Some("this node's part of the quorum has ended".to_owned()));
+                return;
+            },
+            () = tokio::time::sleep(RETRY_EVERY), if !follower.unopened.is_empty() => {}
         }
         let image = images.borrow_and_update().clone();
         update_config(&context, &image);
@@ -280,9 +352,7 @@ pub(crate) async fn follow_images(
         match work.await {
             Ok(back) => follower = back,
             Err(error) => {
-                tracing::error!(
-                    "following the cluster's metadata failed, this node's partitions stay as they are: {error}"
-                );
+                failure.send_replace(Some(format!("this node's partitions do not follow it: {error}")));
                 return;
             }
         }
@@ -293,7 +363,12 @@ pub(crate) async fn follow_images(
 pub(crate) fn update_config(context: &Context, image: &Image) {
     let (broker, cluster) = dynamic_broker_configs(image, context.node_id);
     let dynamic = DynamicConfigs { broker: Some(&broker), cluster: Some(&cluster) };
-    context.current_config.store(Arc::new(context.static_config.with_dynamic(&dynamic)));
+    let config = context.static_config.with_dynamic(&dynamic);
+    // Most images change no setting, and what is said of a wrong one is said once.
+    if config != *context.config() {
+        context.connections.set_limits(Limits::of(&config));
+        context.current_config.store(Arc::new(config));
+    }
 }
 
 /// Checkpoints watermarks and deletes old records, each at its own pace, until `stop`.

@@ -16,6 +16,7 @@ mod partition_table;
 mod producer_ids;
 mod start;
 mod stop;
+mod strays;
 mod topic_creation;
 
 pub use listener::{BindError, Bound, Endpoint, bind};

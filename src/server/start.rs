@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::background::{self, Follower};
-use crate::context::{Context, CLIENTS_LOG_EVERY, topic_config};
+use crate::context::{Context, MALFORMED_LOG_EVERY, topic_config};
 use crate::fetch_sessions::FetchSessions;
 use crate::limits::{Connections, Limits, RateLimit};
 use crate::listener::{self, BindError, Bound};
@@ -120,9 +120,9 @@ pub async fn start(config: BrokerConfig, machine: Machine) -> Result<Server, Sta
         groups,
         store,
         producer_ids: ProducerIds::default(),
-        malformed_log: RateLimit::new(CLIENTS_LOG_EVERY),
-        not_created_log: RateLimit::new(CLIENTS_LOG_EVERY),
-        refused_log: RateLimit::new(CLIENTS_LOG_EVERY),
+        malformed_log: RateLimit::new(MALFORMED_LOG_EVERY),
+        not_created_log: RateLimit::new(MALFORMED_LOG_EVERY),
+        refused_log: RateLimit::new(MALFORMED_LOG_EVERY),
         applied,
         clock: machine.clock,
     });
@@ -292,3 +292,6 @@ fn topic_defaults(config: &BrokerConfig) -> TopicDefaults {
         transactions_min_isr: config.transaction_state_log_min_isr,
     }
 }
+
+#[cfg(test)]
+mod tests;

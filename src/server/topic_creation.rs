@@ -20,8 +20,13 @@ pub(crate) async fn create(context: &Context, names: &[&str]) -> BTreeMap<String
     for topic in response.topics {
         let code = ErrorCode::from_code(topic.error_code).unwrap_or(ErrorCode::UnknownServerError);
         if !matches!(code, ErrorCode::None | ErrorCode::TopicAlreadyExists) {
-            let message = topic.error_message.unwrap_or_default();
-            tracing::warn!("topic {} was not created by itself: {code}: {message}", topic.name);
+            // Names are the clients', and so is how many there are.
+            if let Some(more) = context.not_created_log.permit(context.clock.monotonic()) {
+                let message = topic.error_message.unwrap_or_default();
+                let more =
+                    if more > 0 { format!(" ({more} more since the last such line)") } else { String::new() };
+                tracing::warn!("topic {} was not created by itself: {code}: {message}{more}", topic.name);
+            }
             failed.insert(topic.name, code);
         }
     }

@@ -1,0 +1,128 @@
+//! A node whose disk fails, from its start to its stop, on real sockets and a simulated disk.
+#![allow(clippy::disallowed_methods)]
+
+use std::io;
+use std::path::Path;
+
+use klamm_io::{Entry, File, OpenMode, SystemClock, SystemNetwork};
+use klamm_testing::{Failure, Fault, OperationKind, SeededRandom, SimulatedDisk};
+
+use super::*;
+
+fn config() -> BrokerConfig {
+    let settings = [("listeners", "PLAINTEXT://127.0.0.1:0"), ("log.dirs", "/data")];
+    let overrides = settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+    let (config, _) = klamm_config::load(&klamm_config::Sources { overrides, ..Default::default() }).unwrap();
+    config
+}
+
+async fn node(disk: Arc<dyn Disk>) -> Server {
+    let machine = Machine {
+        disk,
+        network: Arc::new(SystemNetwork),
+        clock: Arc::new(SystemClock::new()),
+        random: Arc::new(SeededRandom::new(1)),
+    };
+    start(config(), machine).await.unwrap()
+}
+
+async fn create(server: &Server, topic: &str) {
+    server.context.metadata.auto_create_topics(vec![topic.to_owned()]).await;
+}
+
+async fn is_served(server: &Server, topic: &str) -> bool {
+    for _ in 0..200 {
+        if server.context.partitions.by_name(topic, 0).is_some_and(|partition| partition.is_leader()) {
+            return true;
+        }
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    }
+    false
+}
+
+/// A full disk kept a new partition from being opened, and it was not tried again when there was room: clients
+/// were told UNKNOWN_TOPIC_OR_PARTITION until somebody restarted the broker.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_partition_that_could_not_be_opened_is_opened_when_the_disk_has_room() {
+    let disk = SimulatedDisk::new(1);
+    let server = node(Arc::new(disk.clone())).await;
+    let full = disk.inject(Fault::new(Failure::NoSpace).of(OperationKind::Create).on("/data/late-0"));
+    create(&server, "late").await;
+    server.context.await_applied(10_000).await;
+    assert!(server.context.partitions.by_name("late", 0).is_none(), "the disk is full");
+    create(&server, "other").await;
+    assert!(is_served(&server, "other").await, "the others are not kept from it");
+    disk.clear(full);
+    assert!(is_served(&server, "late").await);
+    server.stop().await;
+}
+
+/// A disk on which nothing may be made in one folder: whoever tries meets a mistake of ours.
+struct Trap(SimulatedDisk);
+
+impl Disk for Trap {
+    fn create_dir_all(&self, path: &Path) -> io::Result<()> {
+        assert!(!path.ends_with("trap-0"), "this panic is part of the test");
+        self.0.create_dir_all(path)
+    }
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
+        self.0.open(path, mode)
+    }
+    fn read_dir(&self, path: &Path) -> io::Result<Vec<Entry>> {
+        self.0.read_dir(path)
+    }
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.0.rename(from, to)
+    }
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        self.0.remove_file(path)
+    }
+    fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
+        self.0.remove_dir_all(path)
+    }
+    fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        self.0.sync_dir(path)
+    }
+    fn exists(&self, path: &Path) -> io::Result<bool> {
+        self.0.exists(path)
+    }
+    fn lock(&self, path: &Path) -> io::Result<Arc<dyn File>> {
+        self.0.lock(path)
+    }
+    fn space(&self, path: &Path) -> io::Result<(u64, u64)> {
+        self.0.space(path)
+    }
+}
+
+/// After a panic the partitions followed the metadata no more, and the broker lived on: new topics were never
+/// served, deleted ones for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_whose_partitions_no_longer_follow_has_failed() {
+    let server = node(Arc::new(Trap(SimulatedDisk::new(1)))).await;
+    create(&server, "fine").await;
+    assert!(is_served(&server, "fine").await);
+    let well = tokio::time::timeout(Duration::from_millis(50), server.failed()).await;
+    assert!(well.is_err(), "all is well: {well:?}");
+    create(&server, "trap").await;
+    let reason = tokio::time::timeout(Duration::from_secs(20), server.failed()).await.unwrap();
+    assert!(reason.contains("do not follow"), "{reason}");
+}
+
+/// A kill after a topic's deletion was decided and before its folders were renamed.
+#[tokio::test(flavor = "multi_thread")]
+async fn folders_of_a_deleted_topic_go_at_the_next_start() {
+    let disk = SimulatedDisk::new(1);
+    let server = node(Arc::new(disk.clone())).await;
+    create(&server, "kept").await;
+    assert!(is_served(&server, "kept").await);
+    let store = &server.context.store;
+    let left = klamm_model::TopicPartition::new("left", 0);
+    let id = klamm_model::Uuid([9; 16]);
+    store.create(&left, id, klamm_storage::LogConfig::default()).unwrap();
+    let disk = disk.kill();
+    let server = node(Arc::new(disk.clone())).await;
+    assert!(server.context.store.get(&left).is_none());
+    assert!(!disk.exists(Path::new("/data/left-0")).unwrap());
+    assert!(is_served(&server, "kept").await);
+    server.stop().await;
+}

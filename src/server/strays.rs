@@ -1,0 +1,90 @@
+//! Logs that belong to no topic of the cluster: what a deletion left that was cut short, or what was there
+//! before the cluster was.
+//!
+//! The first are deleted at the next start, or they would fill the disk for ever. The second are somebody's
+//! data: the metadata was lost with its directory, or the directories are those of an Apache Kafka broker. A
+//! topic's id cannot tell the two apart, but their age can: if there are folders when the metadata begins, a
+//! mark is left beside the metadata, and while it is there nothing is deleted.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use klamm_io::{Disk, Entry};
+use klamm_metadata::Image;
+use klamm_storage::LogStore;
+
+/// The mark, in the metadata's directory.
+const LOGS_ARE_OLDER: &str = "logs-are-older";
+
+const WHAT_THE_MARK_SAYS: &str = "\
+There were folders in the log directories when the metadata in this directory began, so logs of topics that it
+does not know are kept. Once they have been moved away by hand, this file can be removed.
+";
+
+/// A directory that could not be looked through.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot look for logs that no topic needs: {}: {error}", .path.display())]
+pub struct LookError {
+    path: PathBuf,
+    error: io::Error,
+}
+
+/// Whether every log in these directories was made under this metadata, so that one whose topic is unknown is
+/// known to be deleted. To be asked before the metadata is opened, which may be its beginning.
+pub(crate) fn may_be_deleted(
+    disk: &dyn Disk,
+    log_dirs: &[PathBuf],
+    metadata_dir: &Path,
+) -> Result<bool, LookError> {
+    let failed = |path: &Path, error| LookError { path: path.to_owned(), error };
+    let list = |path: &Path| disk.read_dir(path).map_err(|error| failed(path, error));
+    let exists = |path: &Path| disk.exists(path).map_err(|error| failed(path, error));
+    let mark = metadata_dir.join(LOGS_ARE_OLDER);
+    if exists(&mark)? {
+        return Ok(false);
+    }
+    if exists(metadata_dir)? && !list(metadata_dir)?.is_empty() {
+        return Ok(true);
+    }
+    let is_other = |dir: &Path, entry: &Entry| entry.is_dir && dir.join(&entry.name) != metadata_dir;
+    for dir in log_dirs {
+        if list(dir)?.iter().any(|entry| is_other(dir, entry)) {
+            let parent = metadata_dir.parent().unwrap_or(metadata_dir);
+            disk.create_dir_all(metadata_dir)
+                .and_then(|()| disk.sync_dir(parent))
+                .and_then(|()| disk.replace(&mark, WHAT_THE_MARK_SAYS.as_bytes()))
+                .map_err(|error| failed(&mark, error))?;
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Deletes the logs of topics that were deleted, if they may be deleted, and tells of those that stay.
+pub(crate) fn clear(store: &LogStore, image: &Image, may_be_deleted: bool) {
+    for log in store.logs() {
+        let (name, dir) = (log.topic_partition(), log.dir());
+        let id = log.topic_id().filter(|id| !id.is_zero());
+        let is_known = match id {
+            Some(id) => image.topic(id).is_some(),
+            None => image.topic_by_name(&name.topic).is_some(),
+        };
+        if is_known {
+            continue;
+        }
+        if id.is_none() || !may_be_deleted {
+            tracing::warn!(
+                "{} belongs to a topic that the cluster does not know; it is kept, but not served",
+                dir.display()
+            );
+            continue;
+        }
+        match store.delete(name) {
+            Ok(_) => tracing::info!("deleted {}, which a deleted topic had left", dir.display()),
+            Err(error) => tracing::error!("the log of a deleted topic was not deleted: {error}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
