@@ -31,12 +31,21 @@ pub(crate) async fn handle(
         name: name.to_owned(),
         partitions: partitions.into_values().map(|wanted| delete(context, name, wanted)).collect(),
     });
-    let topics = topics.collect();
+    let mut topics: Vec<DeleteRecordsTopicResult> = topics.collect();
     // What was deleted must stay deleted if the process is killed after the answer.
     if let Err(error) = context.store.checkpoint_log_start_offsets() {
         tracing::error!("the new first offsets were not written and may be back after a crash: {error}");
+        topics.iter_mut().flat_map(|topic| &mut topic.partitions).for_each(not_written);
     }
     DeleteRecordsResponse { topics, ..Default::default() }
+}
+
+/// A deletion that may not outlive a crash did not succeed, whatever can be read until then.
+fn not_written(result: &mut DeleteRecordsPartitionResult) {
+    if result.error_code == ErrorCode::None.code() {
+        result.error_code = ErrorCode::KafkaStorageError.code();
+        result.low_watermark = -1;
+    }
 }
 
 fn delete(context: &Context, topic: &str, wanted: &DeleteRecordsPartition) -> DeleteRecordsPartitionResult {

@@ -5,7 +5,16 @@ use std::io;
 use std::path::Path;
 
 use klamm_io::{Entry, File, OpenMode, SystemClock, SystemNetwork};
+use klamm_model::ErrorCode;
+use klamm_partition::AppendOptions;
+use klamm_protocol::messages::delete_records::{
+    DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsResponse, DeleteRecordsTopic,
+};
+use klamm_protocol::{Message, Reader, RequestHeader, encode_request};
+use klamm_records::{BatchBuilder, BatchSettings, Origin};
 use klamm_testing::{Failure, Fault, OperationKind, SeededRandom, SimulatedDisk};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
 
@@ -125,4 +134,48 @@ async fn folders_of_a_deleted_topic_go_at_the_next_start() {
     assert!(!disk.exists(Path::new("/data/left-0")).unwrap());
     assert!(is_served(&server, "kept").await);
     server.stop().await;
+}
+
+/// DeleteRecords was answered with success though its checkpoint could not be written: after a crash the records
+/// were back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deletion_that_would_not_outlive_a_crash_does_not_succeed() {
+    let disk = SimulatedDisk::new(1);
+    let server = node(Arc::new(disk.clone())).await;
+    create(&server, "topic").await;
+    assert!(is_served(&server, "topic").await);
+    let partition = server.context.partitions.by_name("topic", 0).unwrap();
+    append(&partition);
+    let port = server.listeners[0].1;
+    let unknown = (ErrorCode::UnknownTopicOrPartition.code(), -1);
+    let fault = disk.inject(Fault::new(Failure::Device).on("log-start-offset-checkpoint"));
+    assert_eq!(delete_records(port).await, [(ErrorCode::KafkaStorageError.code(), -1), unknown]);
+    disk.clear(fault);
+    assert_eq!(delete_records(port).await, [(0, 1), unknown]);
+    server.stop().await;
+}
+
+fn append(partition: &Partition) {
+    let mut batch = BatchBuilder::v2(BatchSettings::default());
+    batch.append(1, None, Some(b"value"), &[]);
+    let (origin, expected_leader_epoch) = (Origin::Coordinator, None);
+    let options = AppendOptions { origin, produce_version: 9, acks: -1, expected_leader_epoch };
+    partition.append_as_leader(batch.build(), &options).unwrap();
+}
+
+/// Deletes all records of `topic`'s partition 0, and of a partition that is not there.
+async fn delete_records(address: SocketAddr) -> Vec<(i16, i64)> {
+    let partition = |partition_index| DeleteRecordsPartition { partition_index, offset: -1 };
+    let topic = DeleteRecordsTopic { name: "topic".to_owned(), partitions: vec![partition(0), partition(7)] };
+    let request = DeleteRecordsRequest { topics: vec![topic], timeout_ms: 1000 };
+    let header = RequestHeader { api_key: 21, api_version: 1, correlation_id: 5, client_id: None };
+    let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+    stream.write_all(&encode_request(&header, &request).unwrap()).await.unwrap();
+    let len = stream.read_u32().await.unwrap();
+    let mut answer = vec![0; len as usize];
+    stream.read_exact(&mut answer).await.unwrap();
+    let body = bytes::Bytes::from(answer).slice(4..);
+    let answer = DeleteRecordsResponse::decode(&mut Reader::new(body), 1).unwrap();
+    let results = answer.topics[0].partitions.iter();
+    results.map(|result| (result.error_code, result.low_watermark)).collect()
 }
