@@ -101,8 +101,8 @@ impl Batch {
         if self.header.magic >= 2 || !self.header.is_compressed() {
             return Ok(self.header.base_offset);
         }
-        let mut inner = InnerMessages::open(&self.header, &self.bytes, EXPANDED_BYTES_MAX)?;
-        inner.next().map_or(Ok(self.header.base_offset), |message| Ok(message?.offset))
+        let first = self.find_record(|_, _| true)?;
+        Ok(first.map_or(self.header.base_offset, |(offset, _)| offset))
     }
 
     /// All records, decompressed, with effective offsets and timestamps. A list takes many times the bytes of

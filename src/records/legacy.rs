@@ -20,7 +20,7 @@ const CRC_START: usize = 16;
 pub(crate) const TIMESTAMP_POSITION: usize = 18;
 
 /// Bytes before the key's length.
-const fn fields_len(magic: i8) -> usize {
+pub(crate) const fn fields_len(magic: i8) -> usize {
     if magic == 0 { 18 } else { 26 }
 }
 
@@ -90,6 +90,60 @@ pub(crate) fn write_message(out: &mut Vec<u8>, message: &Message<'_>) {
     out[start + CRC_POSITION..start + CRC_START].copy_from_slice(&crc.to_be_bytes());
 }
 
+/// What a message in a compressed one begins with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct InnerHead {
+    /// Relative in V1.
+    pub(crate) offset: Offset,
+    /// Bytes of the whole message.
+    pub(crate) len: usize,
+    pub(crate) magic: i8,
+    /// `None` in V0, which has no times.
+    pub(crate) timestamp: Option<TimestampMs>,
+}
+
+impl InnerHead {
+    /// The head that `bytes` begin with. `None` at the end, and where the message is cut off before its fields:
+    /// old brokers and clients left such at the end of a wrapper, and Kafka passes over them.
+    pub(crate) fn read(bytes: &[u8]) -> Result<Option<InnerHead>, &'static str> {
+        if bytes.len() < LOG_OVERHEAD {
+            return Ok(None);
+        }
+        let size = i32::from_be_bytes(read(bytes, 8));
+        if size < V0_SIZE_MIN {
+            return Err("an inner message that is too small");
+        }
+        let len = size as usize + LOG_OVERHEAD;
+        if bytes.len() < len.min(fields_len(1)) {
+            return Ok(None);
+        }
+        let magic = bytes[CRC_START] as i8;
+        if !(0..=1).contains(&magic) {
+            return Err("an inner message of another format");
+        }
+        if len < fields_len(magic) + 8 {
+            return Err("an inner message that is too small");
+        }
+        if bytes[CRC_START + 1] & crate::header::COMPRESSION_MASK as u8 != 0 {
+            return Err("a compressed message in a compressed message");
+        }
+        let timestamp = (magic > 0).then(|| i64::from_be_bytes(read(bytes, TIMESTAMP_POSITION)));
+        Ok(Some(InnerHead { offset: i64::from_be_bytes(read(bytes, 0)), len, magic, timestamp }))
+    }
+}
+
+/// What is added to the offsets in a compressed message, of which the last one is `last`.
+pub(crate) fn wrapped_offset_base(header: &BatchHeader, last: Offset) -> Result<Offset, &'static str> {
+    // An outer offset of 0 comes from old clients that never set it; the inner ones are then all there is.
+    if header.magic == 0 || header.base_offset == 0 {
+        return Ok(0);
+    }
+    if header.base_offset < last {
+        return Err("a compressed message whose offset is less than that of its last inner one");
+    }
+    Ok(header.base_offset.wrapping_sub(last))
+}
+
 /// The messages in a compressed one.
 #[derive(Clone, Debug)]
 pub(crate) struct InnerMessages {
@@ -133,49 +187,20 @@ impl InnerMessages {
             InnerMessages { bytes, position: 0, offset_base: 0, append_time, wrapper_offset: offset };
         let last = inner.clone().try_fold(None, |_, message| message.map(|message| Some(message.offset)))?;
         let last = last.ok_or_else(|| invalid("a compressed message that holds none"))?;
-        // An outer offset of 0 comes from old clients that never set it; the inner ones are then all there is.
-        if header.magic > 0 && offset != 0 {
-            if offset < last {
-                return Err(invalid(
-                    "a compressed message whose offset is less than that of its last inner one",
-                ));
-            }
-            inner.offset_base = offset.wrapping_sub(last);
-        }
+        inner.offset_base = wrapped_offset_base(header, last).map_err(invalid)?;
         Ok(inner)
     }
 
     fn next_message(&mut self) -> Result<Option<InnerMessage>, &'static str> {
         let rest = &self.bytes[self.position..];
-        // Old brokers and clients left cut messages at the end of a wrapper; Kafka passes over them.
-        if rest.len() < LOG_OVERHEAD {
+        let Some(head) = InnerHead::read(rest)?.filter(|head| head.len <= rest.len()) else {
             return Ok(None);
-        }
-        let size = i32::from_be_bytes(read(rest, 8));
-        if size < V0_SIZE_MIN {
-            return Err("an inner message that is too small");
-        }
-        let len = size as usize + LOG_OVERHEAD;
-        if rest.len() < len {
-            return Ok(None);
-        }
-        let magic = rest[CRC_START] as i8;
-        if !(0..=1).contains(&magic) {
-            return Err("an inner message of another format");
-        }
-        if len < fields_len(magic) + 8 {
-            return Err("an inner message that is too small");
-        }
-        if rest[CRC_START + 1] & crate::header::COMPRESSION_MASK as u8 != 0 {
-            return Err("a compressed message in a compressed message");
-        }
-        let offset = self.offset_base.wrapping_add(i64::from_be_bytes(read(rest, 0)));
-        let own_timestamp =
-            if magic > 0 { i64::from_be_bytes(read(rest, TIMESTAMP_POSITION)) } else { NO_TIMESTAMP };
-        let timestamp = if magic > 0 { self.append_time.unwrap_or(own_timestamp) } else { own_timestamp };
-        let bytes = self.bytes.slice(self.position..self.position + len);
-        self.position += len;
-        Ok(Some(InnerMessage { offset, timestamp, magic, bytes }))
+        };
+        let offset = self.offset_base.wrapping_add(head.offset);
+        let timestamp = head.timestamp.map_or(NO_TIMESTAMP, |own| self.append_time.unwrap_or(own));
+        let bytes = self.bytes.slice(self.position..self.position + head.len);
+        self.position += head.len;
+        Ok(Some(InnerMessage { offset, timestamp, magic: head.magic, bytes }))
     }
 }
 

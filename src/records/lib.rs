@@ -3,7 +3,7 @@
 //!
 //! This crate must never do I/O, read a clock, use tokio or panic on bytes: all that it reads may come from a
 //! hostile socket or a broken disk. Nothing is allocated for what bytes merely claim; what a compressed batch
-//! may expand to is bounded ([`compression::EXPANDED_BYTES_MAX`]).
+//! may expand to is bounded ([`compression::EXPANDED_BYTES_MAX`]) wherever it is held in memory.
 //!
 //! Sources: <https://kafka.apache.org/documentation/#recordbatch>, KIP-31, KIP-32 (V1), KIP-98 (V2), KIP-467
 //! (record errors), KIP-534 (delete horizon).
@@ -16,6 +16,7 @@ mod conversion;
 mod error;
 mod header;
 mod legacy;
+mod look_up;
 mod record;
 mod stream;
 mod validation;

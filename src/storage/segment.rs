@@ -381,10 +381,9 @@ impl LogSegment {
             if found.header.max_timestamp < timestamp {
                 continue;
             }
-            let fits = |(offset, time): &(Offset, TimestampMs)| *time >= timestamp && *offset >= from;
-            if let Some((offset, timestamp)) = self.times_of(&*file, &found)?.into_iter().find(fits) {
-                let leader_epoch = found.header.partition_leader_epoch;
-                return Ok(Some(FoundOffset { offset, timestamp, leader_epoch }));
+            let fits = |offset, time| time >= timestamp && offset >= from;
+            if let Some(found) = self.find_record(&*file, &found, fits)? {
+                return Ok(Some(found));
             }
         }
         Ok(None)
@@ -399,22 +398,23 @@ impl LogSegment {
             if found.header.max_timestamp != largest.timestamp {
                 continue;
             }
-            let times = self.times_of(&*file, &found)?;
-            let first = times.into_iter().find(|(_, time)| *time == largest.timestamp);
-            return Ok(first.map(|(offset, timestamp)| FoundOffset {
-                offset,
-                timestamp,
-                leader_epoch: found.header.partition_leader_epoch,
-            }));
+            return self.find_record(&*file, &found, |_, time| time == largest.timestamp);
         }
         Ok(None)
     }
 
-    fn times_of(&self, file: &dyn File, found: &Found) -> Result<Vec<(Offset, TimestampMs)>, StorageError> {
-        let records = self.batch(file, found)?.records().map_err(|error| {
+    /// The first record of a batch that fits.
+    fn find_record(
+        &self,
+        file: &dyn File,
+        found: &Found,
+        fits: impl FnMut(Offset, TimestampMs) -> bool,
+    ) -> Result<Option<FoundOffset>, StorageError> {
+        let record = self.batch(file, found)?.find_record(fits).map_err(|error| {
             StorageError::corrupt(&self.path(), "read records", error.to_string()).at(found.position)
         })?;
-        Ok(records.iter().map(|record| (record.offset, record.timestamp)).collect())
+        let leader_epoch = found.header.partition_leader_epoch;
+        Ok(record.map(|(offset, timestamp)| FoundOffset { offset, timestamp, leader_epoch }))
     }
 
     /// The first offset of a batch.

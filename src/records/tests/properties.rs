@@ -247,8 +247,19 @@ proptest! {
             let _ = batch.check_crc();
             let _ = batch.control_record();
             if let Ok(records) = batch.record_iter_within(EXPANDED_BYTES_MAX) {
-                let count = records.count();
-                prop_assert!(count <= EXPANDED_BYTES_MAX);
+                let mut times = Vec::new();
+                let looked_through = batch.find_record(|offset, time| {
+                    times.push((offset, time));
+                    false
+                });
+                let records: Result<Vec<Record>, _> = records.collect();
+                prop_assert!(records.as_ref().map_or(0, Vec::len) <= EXPANDED_BYTES_MAX);
+                // Both ways of reading see the same.
+                if let Ok(records) = records {
+                    prop_assert_eq!(looked_through, Ok(None));
+                    let read: Vec<_> = records.iter().map(|record| (record.offset, record.timestamp)).collect();
+                    prop_assert_eq!(times, read);
+                }
             }
         }
         let _ = down_convert(bytes.clone(), target, 0);

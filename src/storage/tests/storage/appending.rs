@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use klamm_model::{LeaderEpoch, ProducerId};
-use klamm_records::batches;
+use klamm_records::{BatchBuilder, BatchSettings, Compression, batches};
 use klamm_storage::{LogConfig, ReadError, StorageErrorKind};
 use klamm_testing::{OperationKind, SimulatedDisk};
 use proptest::prelude::*;
@@ -318,4 +318,24 @@ proptest! {
         prop_assert_eq!(store.log().log_end_offset(), offset);
         check(&store.log());
     }
+}
+
+/// A small batch may expand beyond what is ever held in memory, if `max.decompressed.message.bytes` allows it.
+/// Times must be found in it and behind it, or each look-up that meets it fails for ever.
+#[test]
+fn times_are_found_in_a_batch_that_expands_very_far() {
+    let disk = SimulatedDisk::new(1);
+    let (_store, log) = with_partition(&disk, &LogConfig::default());
+    let large = vec![0; klamm_records::compression::EXPANDED_BYTES_MAX + 1];
+    let settings = BatchSettings { compression: Compression::Zstd, ..BatchSettings::default() };
+    let mut builder = BatchBuilder::v2(settings);
+    builder.append(NOW, None, Some(&large), &[]);
+    builder.append(NOW + 1000, None, None, &[]);
+    let batch = batches(builder.build()).next().unwrap().unwrap();
+    log.append_replicated(&[batch, Draft::at(2).batch()]).unwrap();
+    for (timestamp, offset) in [(NOW, 0), (NOW + 1, 1), (NOW + 1001, 2)] {
+        let found = log.offset_for_timestamp(timestamp).unwrap();
+        assert_eq!(found.map(|found| found.offset), Some(offset));
+    }
+    assert_eq!(log.max_timestamp().unwrap().map(|found| found.offset), Some(4));
 }
