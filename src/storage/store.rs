@@ -6,6 +6,7 @@ mod maintenance;
 mod meta_properties;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -96,6 +97,15 @@ struct Shared {
     high_watermarks: Mutex<BTreeMap<TopicPartition, Offset>>,
     /// Partitions that could not be opened. What the checkpoints say of them must outlive this process.
     unopened: Mutex<BTreeMap<TopicPartition, Unopened>>,
+    /// Partitions that are deleted, but whose folders could not be renamed yet.
+    undeleted: Mutex<BTreeMap<TopicPartition, Undeleted>>,
+}
+
+/// A deleted partition whose folder still has its name.
+#[derive(Clone, Copy)]
+struct Undeleted {
+    directory: Uuid,
+    delay_ms: i64,
 }
 
 /// A partition that could not be opened.
@@ -142,6 +152,7 @@ impl LogStore {
             logs: RwLock::default(),
             high_watermarks: Mutex::default(),
             unopened: Mutex::default(),
+            undeleted: Mutex::default(),
         });
         let weak = Arc::downgrade(&shared);
         let write = move |directory| match weak.upgrade() {
@@ -199,6 +210,7 @@ impl LogStore {
     ) -> Result<Arc<Log>, StorageError> {
         let _changing = self.changing.lock();
         assert!(self.is_loaded.load(Ordering::Acquire), "a store is loaded before partitions are made in it");
+        self.delete_again(tp)?;
         if let Some(unopened) = self.shared.unopened.lock().get(tp) {
             return Err(unopened.failure.clone());
         }
@@ -234,22 +246,35 @@ impl LogStore {
 
     /// Deletes a partition. Its folder gets another name at once and goes after `file.delete.delay.ms`. Returns
     /// whether it was there.
+    ///
+    /// After a failure the partition is not served any more, and the deletion is tried again: by another call,
+    /// by [`LogStore::run_maintenance`], and before a partition of that name is made.
     pub fn delete(&self, tp: &TopicPartition) -> Result<bool, StorageError> {
         let _changing = self.changing.lock();
         let log = self.shared.logs.write().remove(tp);
         let unopened = self.shared.unopened.lock().remove(tp);
-        let (directory_id, delay_ms) = match (log, unopened) {
+        let undeleted = match (log, unopened) {
             (Some(log), _) => {
                 log.set_deleted();
-                (log.directory_id(), log.config().file_delete_delay_ms)
+                Undeleted { directory: log.directory_id(), delay_ms: log.config().file_delete_delay_ms }
             }
-            (None, Some(unopened)) => (unopened.directory, 0),
-            (None, None) => return Ok(false),
+            (None, Some(unopened)) => Undeleted { directory: unopened.directory, delay_ms: 0 },
+            (None, None) => return self.delete_again(tp),
         };
         self.shared.high_watermarks.lock().remove(tp);
-        for directory in self.shared.directories.iter().filter(|directory| directory.id == directory_id) {
+        self.shared.undeleted.lock().insert(tp.clone(), undeleted);
+        self.delete_again(tp)
+    }
+
+    /// Gives the folder of a deleted partition its new name, if it still has the old one. Returns whether it
+    /// had. Its caller holds `changing`.
+    fn delete_again(&self, tp: &TopicPartition) -> Result<bool, StorageError> {
+        let Some(undeleted) = self.shared.undeleted.lock().get(tp).copied() else { return Ok(false) };
+        let Undeleted { directory, delay_ms } = undeleted;
+        for directory in self.shared.directories.iter().filter(|other| other.id == directory) {
             self.rename_for_deletion(&directory.path, tp, delay_ms)?;
         }
+        self.shared.undeleted.lock().remove(tp);
         Ok(true)
     }
 
@@ -261,10 +286,14 @@ impl LogStore {
     ) -> Result<(), StorageError> {
         let Environment { disk, clock, random, deletions, .. } = &*self.shared.environment;
         let (from, to) = (parent.join(tp.to_string()), parent.join(deleted_name(tp, random_id(&**random))));
-        disk.rename(&from, &to)
-            .and_then(|()| disk.sync_dir(parent))
-            .map_err(|error| StorageError::io(&from, "rename for deletion", &error))?;
-        deletions.add_folder(to, clock.now_ms().saturating_add(delay_ms));
+        match disk.rename(&from, &to) {
+            Ok(()) => deletions.add_folder(to, clock.now_ms().saturating_add(delay_ms)),
+            // An attempt before this one has renamed it, and failed behind that.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(StorageError::io(&from, "rename for deletion", &error)),
+        }
+        let failed = |error| StorageError::io(&from, "rename for deletion", &error);
+        disk.sync_dir(parent).map_err(failed)?;
         tracing::debug!(partition = %tp, folder = %from.display(), "deleted a log");
         Ok(())
     }
@@ -298,6 +327,8 @@ impl LogStore {
         let unopened = self.shared.unopened.lock();
         let mut unclean: BTreeSet<Uuid> = unopened.values().map(|unopened| unopened.directory).collect();
         drop(unopened);
+        // What could not be deleted comes back with the next start, and was not closed in order.
+        unclean.extend(self.shared.undeleted.lock().values().map(|undeleted| undeleted.directory));
         let mut failure = Ok(());
         for log in self.logs() {
             if let Err(error) = log.close() {

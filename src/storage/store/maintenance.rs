@@ -55,6 +55,17 @@ impl LogStore {
         }
     }
 
+    /// Tries the deletions again that failed.
+    fn delete_undeleted(&self) {
+        let _changing = self.changing.lock();
+        let undeleted: Vec<TopicPartition> = self.shared.undeleted.lock().keys().cloned().collect();
+        for tp in undeleted {
+            if let Err(error) = self.delete_again(&tp) {
+                tracing::error!(partition = %tp, %error, "the partition cannot be deleted");
+            }
+        }
+    }
+
     /// Retention, expiry of producers, and removal of what was deleted long enough ago. Returns how many
     /// segments went. Failures are logged; they concern one log each.
     ///
@@ -64,6 +75,7 @@ impl LogStore {
         now_ms: TimestampMs,
         high_watermark: &dyn Fn(&TopicPartition) -> Option<Offset>,
     ) -> usize {
+        self.delete_undeleted();
         let mut removed = 0;
         for log in self.logs() {
             log.expire_producers(now_ms);

@@ -1,5 +1,8 @@
 //! A disk that fails for a while: nothing acknowledged may be lost, and nothing half done may show.
 
+use std::path::Path;
+
+use klamm_model::Uuid;
 use klamm_storage::{LogConfig, StorageErrorKind};
 use klamm_testing::{Failure, Fault, OperationKind, SimulatedDisk};
 
@@ -114,6 +117,51 @@ fn one_log_that_cannot_be_opened_does_not_keep_the_others_from_it() {
     assert_eq!(store.report.recovered_logs, 2);
     assert_eq!(offsets(&read_all(&store.log())), [7, 8, 9, 10, 11]);
     assert_eq!(store.high_watermark(&partition()), Some(9));
+}
+
+/// A folder that cannot be renamed must not stand in the way of a new topic of the same name until a restart, nor
+/// may the old records come back to life.
+#[test]
+fn a_deletion_that_fails_is_tried_again() {
+    for kind in [OperationKind::Rename, OperationKind::SyncDir] {
+        for retry in ["delete", "create", "maintain"] {
+            let disk = SimulatedDisk::new(1);
+            let (store, log) = with_partition(&disk, &small());
+            append(&log).unwrap();
+            let fault = disk.inject(Fault::new(Failure::Device).of(kind));
+            assert!(store.delete(&partition()).is_err());
+            assert!(store.get(&partition()).is_none() && append(&log).is_err(), "it is not served any more");
+            assert!(store.create(&partition(), Uuid([8; 16]), small()).is_err());
+            disk.clear(fault);
+            match retry {
+                "delete" => assert!(store.delete(&partition()).unwrap()),
+                "maintain" => assert_eq!(store.run_maintenance(NOW, &|_| None), 0),
+                _ => {}
+            }
+            if retry != "create" {
+                assert!(!names(&disk, Path::new(LOGS)).contains(&"t-0".to_owned()), "{kind:?} {retry}");
+                assert!(!store.delete(&partition()).unwrap());
+            }
+            let log = store.create(&partition(), Uuid([8; 16]), small()).unwrap();
+            assert_eq!(log.log_end_offset(), 0, "{kind:?} {retry}");
+            store.close(None).unwrap();
+        }
+    }
+}
+
+/// What could not be deleted was not closed in order either; the next start must look at its batches.
+#[test]
+fn a_directory_with_a_failed_deletion_is_not_clean() {
+    let disk = SimulatedDisk::new(1);
+    let (store, log) = with_partition(&disk, &small());
+    append(&log).unwrap();
+    let fault = disk.inject(Fault::new(Failure::Device).of(OperationKind::Rename).on("/t-0"));
+    assert!(store.delete(&partition()).is_err());
+    disk.clear(fault);
+    store.close(None).unwrap();
+    drop((store, log));
+    let store = open(&disk.kill(), &small());
+    assert_eq!((store.report.recovered_logs, store.log().log_end_offset()), (1, 3));
 }
 
 /// A topic whose log cannot be opened can still be deleted, and made again.
