@@ -36,6 +36,8 @@ pub struct Appended {
     pub log_start_offset: Offset,
     /// Under which leader; what [`Partition::wait_for_high_watermark`] wants.
     pub leader_epoch: LeaderEpoch,
+    /// Whether `flush.messages` asks for a [`Partition::flush`] before the records are acknowledged.
+    pub flush_due: bool,
 }
 
 /// Why records were not appended, or, after an append, not known to be committed.
@@ -84,7 +86,7 @@ pub enum AppendError {
         /// The producer.
         producer: ProducerId,
     },
-    /// The disk failed; the log is as before.
+    /// The disk failed: nothing was appended, or the log is offline.
     #[error(transparent)]
     Storage(#[from] StorageError),
 }
@@ -98,10 +100,12 @@ impl Partition {
         let rules = self.append_rules(leader_epoch, options);
         let batches = validate_for_append(records, &rules).map_err(AppendError::Invalid)?;
         if let Some(duplicate) = self.judge_sequences(&batches, options)? {
-            return Ok(Appended { leader_epoch, log_start_offset: self.log.log_start_offset(), ..duplicate });
+            // The first answer may have been a failed flush, which is why it was sent again.
+            let (log_start_offset, flush_due) = (self.log.log_start_offset(), self.log.is_flush_due());
+            return Ok(Appended { leader_epoch, log_start_offset, flush_due, ..duplicate });
         }
         let (first, last) = (batches.first(), batches.last());
-        let appended = Appended {
+        let mut appended = Appended {
             // Old clients may send no whole message; that is no error, and nothing is appended.
             base_offset: first.map_or(-1, |batch| batch.first_offset),
             last_offset: last.map_or(-1, |batch| batch.header.last_offset()),
@@ -111,13 +115,20 @@ impl Partition {
             },
             log_start_offset: self.log.log_start_offset(),
             leader_epoch,
+            flush_due: false,
         };
         if !batches.is_empty() {
             self.check_fits_a_segment(&batches)?;
-            self.log.append(&batches)?;
+            appended.flush_due = self.log.append(&batches)?.flush_due;
             self.after_local_append(leader_epoch);
         }
         Ok(appended)
+    }
+
+    /// Waits until all that was appended so far is on the disk: what an append asks for with
+    /// [`Appended::flush_due`]. It blocks, so it belongs on a thread that may; several callers share the work.
+    pub fn flush(&self) -> Result<(), StorageError> {
+        self.log.flush()
     }
 
     fn check_may_append(&self, options: &AppendOptions) -> Result<LeaderEpoch, AppendError> {
@@ -195,6 +206,7 @@ impl Partition {
                         log_append_time: kept.timestamp,
                         log_start_offset: self.log.log_start_offset(),
                         leader_epoch: LeaderEpoch::NONE,
+                        flush_due: false,
                     }));
                 }
                 Err(refusal) => return Err(refused(batch, refusal)),

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use klamm_model::{LeaderEpoch, NodeId, Offset};
 use klamm_records::RecordsError;
-use klamm_storage::StorageError;
+use klamm_storage::{Appended, StorageError};
 
 use crate::{Leadership, Partition, Role};
 
@@ -25,7 +25,7 @@ pub enum ReplicationError {
     /// The bytes are damaged.
     #[error(transparent)]
     Records(#[from] RecordsError),
-    /// The disk failed; the log is as before.
+    /// The disk failed. Batches that were put into an earlier segment stay; the next fetch goes on behind them.
     #[error(transparent)]
     Storage(#[from] StorageError),
 }
@@ -47,13 +47,14 @@ impl Partition {
     }
 
     /// Appends whole batches that the leader sent, and takes over its high watermark. A cut batch at the end
-    /// is left out: the next fetch brings it.
+    /// is left out: the next fetch brings it. Returns whether `flush.messages` asks for a [`Partition::flush`]
+    /// before the leader is told, with the next fetch, that the records are here.
     pub fn append_as_follower(
         &self,
         records: Bytes,
         leader_epoch: LeaderEpoch,
         leader_high_watermark: Offset,
-    ) -> Result<(), ReplicationError> {
+    ) -> Result<Appended, ReplicationError> {
         let _writer = self.writer.lock();
         self.check_follows(leader_epoch)?;
         let mut expected = self.log.log_end_offset();
@@ -67,16 +68,14 @@ impl Partition {
             expected = batch.header.next_offset();
             batches.push(batch);
         }
-        if !batches.is_empty() {
-            self.log.append_replicated(&batches)?;
-        }
+        let appended = self.log.append_replicated(&batches)?;
         {
             let mut state = self.state.lock();
             let to = leader_high_watermark.min(self.log.log_end_offset());
             state.watermarks.raise(to, &self.log);
         }
         self.waiters.wake_all();
-        Ok(())
+        Ok(appended)
     }
 
     /// Cuts the log back to what the leader has of `leader_epoch`'s predecessor: all from `offset` on goes.

@@ -32,7 +32,7 @@ mod walk;
 pub use config::{CleanupPolicy, LogConfig};
 pub use error::{ReadError, StorageError, StorageErrorKind};
 pub use leader_epochs::EpochEntry;
-pub use log::{AbortedTransaction, Log, LogSlice, Recovery};
+pub use log::{AbortedTransaction, Appended, Log, LogSlice, Recovery};
 pub use producers::{BATCHES_MAX, ProducerBatch, ProducerState};
 pub use segment::FoundOffset;
 pub use store::{LoadReport, LogStore, StoreSettings};

@@ -32,6 +32,7 @@ use crate::positions::Positions;
 use crate::producers::{ProducerState, Producers};
 use crate::segment::{LogSegment, SegmentPlace};
 
+pub use append::Appended;
 pub use lookup::AbortedTransaction;
 pub(crate) use open::OpenLog;
 pub use read::LogSlice;

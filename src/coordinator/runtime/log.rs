@@ -107,6 +107,10 @@ impl OffsetsLog for PartitionLog {
             expected_leader_epoch: Some(self.epoch),
         };
         let appended = self.partition.append_as_leader(batch, &options).map_err(fault)?;
+        // A failure takes the log offline, so that it does not matter that the records are in it.
+        if appended.flush_due {
+            self.partition.flush().map_err(|error| LogFault::Other(error.to_string()))?;
+        }
         Ok(appended.base_offset)
     }
 

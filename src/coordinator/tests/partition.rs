@@ -149,3 +149,19 @@ async fn commits_are_replicated_before_they_are_answered_and_survive_the_next_el
     assert_eq!(commit(before.clone(), 4).await, ErrorCode::NotCoordinator.code());
     assert_eq!(committed(&before).await.1, ErrorCode::NotCoordinator.code());
 }
+
+/// Where `flush.messages` asks for it, a commit that is acknowledged must survive a power cut.
+#[tokio::test]
+async fn a_commit_is_on_the_disk_before_it_is_answered_if_the_topic_asks_for_it() {
+    let node = Node::new();
+    node.partition.log().update_config(LogConfig { flush_messages: 1, ..LogConfig::default() });
+    node.lead(0);
+    let coordinator = coordinator(&node);
+    coordinator.on_elected(0, LeaderEpoch(0));
+    loaded(&coordinator).await;
+    let answer = tokio::spawn(commit(coordinator.clone(), 5));
+    sleep(Duration::from_millis(20)).await;
+    node.replicated_to(1);
+    assert_eq!(answer.await.expect("no panic"), 0);
+    assert_eq!(node.partition.log().recovery_point(), 1);
+}

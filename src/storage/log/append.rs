@@ -14,6 +14,13 @@ use crate::positions::Place;
 use crate::producers::Marker;
 use crate::segment::{LogSegment, WriteFailure};
 
+/// What an append leaves to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Appended {
+    /// Whether `flush.messages` asks for a [`Log::flush`], which blocks: an append does not wait for the disk.
+    pub flush_due: bool,
+}
+
 /// A batch on its way into the log.
 struct Incoming<'a> {
     header: &'a BatchHeader,
@@ -24,10 +31,12 @@ struct Incoming<'a> {
 
 impl Log {
     /// Appends batches that were validated and got their offsets: one write for all of them, unless they do not
-    /// fit one segment. When it fails, the log is as before.
+    /// fit one segment. When it fails, nothing of the write that failed is in the log, or the log is offline;
+    /// batches that were put into an earlier segment stay.
     ///
-    /// Nothing is synced, except where `flush.messages` asks for it.
-    pub fn append(&self, batches: &[ValidBatch]) -> Result<(), StorageError> {
+    /// Nothing is synced. Where `flush.messages` asks for it, the caller is told, and has to wait for
+    /// [`Log::flush`] before it acknowledges the records.
+    pub fn append(&self, batches: &[ValidBatch]) -> Result<Appended, StorageError> {
         let mut incoming = Vec::with_capacity(batches.len());
         for ValidBatch { header, head, rest, first_offset, .. } in batches {
             let marker = self.marker(header, || [&head[..], &rest[..]].concat())?;
@@ -41,8 +50,9 @@ impl Log {
         self.append_all(&incoming)
     }
 
-    /// Appends batches just as another replica has them, offsets and leader epochs included.
-    pub fn append_replicated(&self, batches: &[Batch]) -> Result<(), StorageError> {
+    /// Appends batches just as another replica has them, offsets and leader epochs included; otherwise as
+    /// [`Log::append`].
+    pub fn append_replicated(&self, batches: &[Batch]) -> Result<Appended, StorageError> {
         let mut incoming = Vec::with_capacity(batches.len());
         for Batch { header, bytes } in batches {
             let marker = self.marker(header, || bytes.to_vec())?;
@@ -68,24 +78,27 @@ impl Log {
             .map_err(|reason| StorageError::corrupt(&self.dir, "append a marker to", reason))
     }
 
-    fn append_all(&self, incoming: &[Incoming<'_>]) -> Result<(), StorageError> {
+    fn append_all(&self, incoming: &[Incoming<'_>]) -> Result<Appended, StorageError> {
         if incoming.is_empty() {
-            return Ok(());
+            return Ok(Appended { flush_due: false });
         }
         let config = self.config.load_full();
-        {
-            let mut writer = self.writer.lock();
-            self.check_writable("append to")?;
-            self.check_order(incoming)?;
-            let mut rest = incoming;
-            while !rest.is_empty() {
-                let (group, behind) = rest.split_at(fitting(rest, config.segment_bytes));
-                self.append_group(&mut writer, group, &config)?;
-                rest = behind;
-            }
+        let mut writer = self.writer.lock();
+        self.check_writable("append to")?;
+        self.check_order(incoming)?;
+        let mut rest = incoming;
+        while !rest.is_empty() {
+            let (group, behind) = rest.split_at(fitting(rest, config.segment_bytes));
+            self.append_group(&mut writer, group, &config)?;
+            rest = behind;
         }
+        Ok(Appended { flush_due: self.is_flush_due() })
+    }
+
+    /// Whether so many records wait to be synced that `flush.messages` asks for a [`Log::flush`].
+    pub fn is_flush_due(&self) -> bool {
         let unsynced = self.log_end_offset().saturating_sub(self.recovery_point());
-        if unsynced >= 0 && unsynced as u64 >= config.flush_messages { self.flush() } else { Ok(()) }
+        u64::try_from(unsynced).is_ok_and(|unsynced| unsynced >= self.config.load().flush_messages)
     }
 
     fn check_order(&self, incoming: &[Incoming<'_>]) -> Result<(), StorageError> {

@@ -25,16 +25,17 @@ fn an_append_is_one_write_and_no_sync() {
     assert_eq!(after.changes() - before.changes(), 100);
 }
 
+/// An append is called where nothing may wait for the disk, so it only says that `flush.messages` asks for a sync.
 #[test]
-fn flush_messages_syncs_before_the_append_returns() {
+fn flush_messages_makes_an_append_ask_for_a_sync() {
     let disk = SimulatedDisk::new(1);
-    let (_store, log) = with_partition(&disk, &LogConfig { flush_messages: 1, ..small() });
-    append(&log).unwrap();
-    assert_eq!(log.recovery_point(), 3);
-    log.update_config(LogConfig { flush_messages: 5, ..small() });
-    append(&log).unwrap();
-    assert_eq!(log.recovery_point(), 3);
-    append(&log).unwrap();
+    let (_store, log) = with_partition(&disk, &LogConfig { flush_messages: 4, ..small() });
+    let syncs = disk.counters().calls(OperationKind::SyncData);
+    let append = || log.append_replicated(&[Draft::at(log.log_end_offset()).batch()]).unwrap().flush_due;
+    assert!(!append() && append() && append() && log.is_flush_due());
+    assert_eq!((disk.counters().calls(OperationKind::SyncData), log.recovery_point()), (syncs, 0));
+    log.flush().unwrap();
+    assert!(!log.is_flush_due() && !append());
     assert_eq!(log.recovery_point(), 9);
 }
 

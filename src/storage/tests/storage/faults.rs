@@ -79,10 +79,12 @@ fn a_roll_that_fails_anywhere_is_tried_again() {
 #[test]
 fn a_failed_sync_is_never_papered_over() {
     let disk = SimulatedDisk::new(1);
-    let (store, log) = with_partition(&disk, &LogConfig { flush_messages: 1, ..small() });
+    let (store, log) = with_partition(&disk, &small());
     append(&log).unwrap();
+    log.flush().unwrap();
     disk.inject(Fault::new(Failure::Device).of(OperationKind::SyncData).times(1));
-    assert!(append(&log).is_err());
+    append(&log).unwrap();
+    assert!(log.flush().is_err());
     assert_eq!(log.recovery_point(), 3);
     assert!(matches!(log.flush().unwrap_err().kind, StorageErrorKind::Offline(_)));
     assert!(store.close(None).is_err());
