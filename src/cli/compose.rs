@@ -40,7 +40,7 @@ pub(crate) fn serve(config: BrokerConfig) -> anyhow::Result<()> {
             biased;
             _ = terminate.recv() => tracing::info!("stopping: SIGTERM"),
             _ = interrupt.recv() => tracing::info!("stopping: SIGINT"),
-            reason = server.failed() => anyhow::bail!("the cluster's metadata cannot be kept: {reason}"),
+            reason = server.failed() => anyhow::bail!("the broker cannot go on: {reason}"),
         }
         server.stop().await;
         tracing::info!("stopped; the logs are closed cleanly");

@@ -128,7 +128,7 @@ impl Partition {
     }
 
     /// What ListOffsets v0 asks for: where segments begin, newest first, at most `most` of them. -1 begins with
-    /// the end that the reader sees, -2 is the log start alone, a time leaves out segments that are younger.
+    /// the end that the reader sees, -2 is the log start alone, a time leaves out what is younger.
     pub fn segment_offsets_before(
         &self,
         timestamp: TimestampMs,
@@ -139,8 +139,12 @@ impl Partition {
         if timestamp == -2 {
             return Ok(vec![offsets.log_start; most.min(1)]);
         }
+        if timestamp < -2 {
+            return Ok(Vec::new());
+        }
         let mut found = Vec::new();
-        if timestamp == -1 {
+        // The end counts as a segment that begins now.
+        if timestamp == -1 || timestamp >= self.clock.now_ms() {
             found.push(match reader {
                 Reader::Follower => offsets.log_end,
                 Reader::Consumer(_) => offsets.high_watermark,

@@ -36,6 +36,8 @@ struct Pending {
     partition: Arc<Partition>,
     offset: Offset,
     leader_epoch: LeaderEpoch,
+    /// Whether `flush.messages` wants it on the disk first.
+    flush_due: bool,
     /// Where its place in the response is: topic, then partition.
     place: (usize, usize),
 }
@@ -48,9 +50,16 @@ pub(crate) fn begin(context: Arc<Context>, call: Call, mut reader: Reader) -> Re
     let (mut response, pending) = append_all(&context, &call, request);
     if acks == 0 {
         let failed = partitions(&response).any(|partition| partition.error_code != ErrorCode::None.code());
-        return if failed { Err(Closed::Refused) } else { Ok(Box::pin(std::future::ready(Ok(None)))) };
+        if failed {
+            return Err(Closed::Refused);
+        }
+        return Ok(Box::pin(async move {
+            flush(&pending, &mut response).await;
+            Ok(None)
+        }));
     }
     Ok(Box::pin(async move {
+        flush(&pending, &mut response).await;
         if acks == -1 {
             let timeout = Duration::from_millis(u64::try_from(timeout_ms).unwrap_or(0));
             await_replicas(pending, timeout, &mut response).await;
@@ -93,6 +102,7 @@ fn append_all(context: &Context, call: &Call, request: ProduceRequest) -> (Produ
                             partition: partition.clone(),
                             offset: appended.last_offset + 1,
                             leader_epoch: appended.leader_epoch,
+                            flush_due: appended.flush_due,
                             place: (response.responses.len(), responses.len()),
                         });
                     })
@@ -211,11 +221,36 @@ fn success(appended: Appended) -> PartitionProduceResponse {
     }
 }
 
+/// The second stage, where `flush.messages` asks for it: waits until the disk has it. Requests that wait for the
+/// same log share the work.
+async fn flush(pending: &[Pending], response: &mut ProduceResponse) {
+    for Pending { partition, place, .. } in pending.iter().filter(|append| append.flush_due) {
+        let flushing = partition.clone();
+        let flushed = tokio::task::spawn_blocking(move || flushing.flush()).await;
+        let reason = match flushed {
+            Ok(Ok(())) => continue,
+            Ok(Err(error)) => error.to_string(),
+            Err(error) => error.to_string(),
+        };
+        tracing::error!(
+            "records for {} are not known to be on the disk: {reason}",
+            partition.topic_partition()
+        );
+        refuse(*place, ErrorCode::KafkaStorageError, response);
+    }
+}
+
+/// Puts an error in the place of what was a success before the wait.
+fn refuse(place: (usize, usize), code: ErrorCode, response: &mut ProduceResponse) {
+    let place = &mut response.responses[place.0].partition_responses[place.1];
+    *place = PartitionProduceResponse { index: place.index, ..*refusal_response(code, None) };
+}
+
 /// The second stage: waits until the in-sync replicas have all of it, or until time is up.
 async fn await_replicas(pending: Vec<Pending>, timeout: Duration, response: &mut ProduceResponse) {
     let deadline = tokio::time::Instant::now() + timeout;
     for append in pending {
-        let Pending { partition, offset, leader_epoch, place } = append;
+        let Pending { partition, offset, leader_epoch, place, .. } = append;
         let committed = match partition.is_committed(offset, leader_epoch) {
             Ok(false) => {
                 let wait = partition.wait_for_high_watermark(offset, leader_epoch);
@@ -228,7 +263,6 @@ async fn await_replicas(pending: Vec<Pending>, timeout: Duration, response: &mut
             Ok(Err(error)) => error.code(),
             Err(code) => code,
         };
-        let place = &mut response.responses[place.0].partition_responses[place.1];
-        *place = PartitionProduceResponse { index: place.index, ..*refusal_response(code, None) };
+        refuse(place, code, response);
     }
 }
