@@ -20,6 +20,9 @@ pub(crate) const DELETED_SUFFIX: &str = ".deleted";
 /// The end of the name of a partition's folder that is to go.
 pub(crate) const DELETED_FOLDER_SUFFIX: &str = "-delete";
 
+/// What the file of a segment gets behind its name that recovery took out of its log.
+const SET_ASIDE_SUFFIX: &str = ".cut";
+
 /// All files of a segment. The one with the batches goes first: the others are orphans without it, which the
 /// next start removes.
 const SEGMENT_SUFFIXES: [&str; 5] =
@@ -90,6 +93,19 @@ pub(crate) fn rename_segment_files(
         }
     }
     Ok(renamed)
+}
+
+/// Takes a segment out of its log but keeps its records, as `<base offset>.log.cut`. Returns where they are.
+pub(crate) fn set_segment_aside(
+    disk: &dyn Disk,
+    directory: &Path,
+    base_offset: Offset,
+) -> Result<PathBuf, StorageError> {
+    let log = file_path(directory, base_offset, LOG_SUFFIX);
+    let kept = file_path(directory, base_offset, &format!("{LOG_SUFFIX}{SET_ASIDE_SUFFIX}"));
+    disk.rename(&log, &kept).map_err(|error| StorageError::io(&log, "set aside", &error))?;
+    remove_segment_files(disk, directory, base_offset)?;
+    Ok(kept)
 }
 
 /// Removes the files of a segment at once.

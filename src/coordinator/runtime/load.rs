@@ -56,7 +56,7 @@ pub(crate) fn replay_all(
     for batch in batches(bytes).lenient() {
         let batch = batch?;
         if batch.header.is_control() {
-            replay_marker(&batch, shard)?;
+            replay_marker(&batch, shard);
         } else {
             replay_batch(&batch, shard, from, count)?;
         }
@@ -65,11 +65,21 @@ pub(crate) fn replay_all(
     Ok(next)
 }
 
-fn replay_marker(batch: &Batch, shard: &mut GroupShard) -> Result<(), RecordsError> {
-    if let ControlRecord::EndTxn(marker) = batch.control_record()? {
-        shard.replay_transaction_end(batch.header.producer_id, marker.commit);
+fn replay_marker(batch: &Batch, shard: &mut GroupShard) {
+    // A cleaner keeps the last batch of a producer without its records.
+    if batch.header.record_count == 0 {
+        return;
     }
-    Ok(())
+    match batch.control_record() {
+        Ok(ControlRecord::EndTxn(marker)) => {
+            shard.replay_transaction_end(batch.header.producer_id, marker.commit);
+        }
+        Ok(ControlRecord::Other { .. }) => {}
+        Err(error) => {
+            let offset = batch.header.base_offset;
+            tracing::warn!(offset, %error, "a marker in __consumer_offsets is ignored");
+        }
+    }
 }
 
 fn replay_batch(

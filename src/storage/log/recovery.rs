@@ -43,7 +43,7 @@ impl Log {
             let mut problem = self.recover_segment(segment)?;
             let next = segments.get(index + 1).map(|next| next.base_offset());
             if problem.is_none() {
-                problem = next.and_then(|next| self.find_gap(segment, next));
+                problem = next.filter(|next| *next > from).and_then(|next| self.find_gap(segment, next));
             }
             recovery.segments += 1;
             recovery.scanned_bytes += segment.size();
@@ -66,9 +66,16 @@ impl Log {
             }
         }
         for segment in segments[last + 1..].iter().rev() {
-            tracing::warn!(partition = %self.topic_partition, base_offset = segment.base_offset(), "removing a segment behind the cut");
             recovery.cut_bytes += segment.size();
-            crate::deletion::remove_segment_files(&*self.environment.disk, &self.dir, segment.base_offset())?;
+            let kept = crate::deletion::set_segment_aside(
+                &*self.environment.disk,
+                &self.dir,
+                segment.base_offset(),
+            )?;
+            tracing::warn!(
+                partition = %self.topic_partition, base_offset = segment.base_offset(), kept = %kept.display(),
+                "a segment behind the cut is set aside; it can be removed when nobody misses its records"
+            );
         }
         self.segments.store(Arc::new(segments[..=last].to_vec()));
         let end_offset = self.producers.lock().end_offset().max(segments[last].base_offset());
@@ -78,7 +85,8 @@ impl Log {
     }
 
     /// After a power cut the end of a segment can be missing although a later one is there: the system writes
-    /// them back in any order. Only a cleaner makes gaps that mean nothing.
+    /// them back in any order. Only a cleaner makes gaps that mean nothing, and what lies below the recovery point
+    /// was on the disk, so a gap there is a cleaner's work.
     fn find_gap(&self, segment: &LogSegment, next_base: Offset) -> Option<String> {
         let end_offset = self.producers.lock().end_offset();
         let is_gap = end_offset < next_base && segment.can_hold(next_base) && !self.config().cleanup.compact;
