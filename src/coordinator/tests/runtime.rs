@@ -262,6 +262,31 @@ async fn a_group_goes_on_after_a_restart() {
     assert_eq!(committed(&after, "g", "t").await, Ok(5));
 }
 
+/// Kafka's cleaner keeps the last batch of a producer without its records, markers included.
+#[tokio::test]
+async fn a_marker_without_records_does_not_keep_a_partition_from_loading() {
+    let log = MemoryLog::new();
+    let before = serving(settings(), &log).await;
+    assert_eq!(codes(&before.offset_commit(&client(9), commit_of("g", "t", 0..1, 5)).await), [0]);
+    drop(before);
+    let content = log.content();
+    let last =
+        klamm_records::batches(content.clone()).map(|batch| batch.unwrap().header.next_offset()).last();
+    let emptied = klamm_records::BatchBuilder::v2(klamm_records::BatchSettings {
+        base_offset: last.unwrap(),
+        last_offset: last,
+        control: true,
+        transactional: true,
+        producer_id: klamm_model::ProducerId(7),
+        producer_epoch: klamm_model::ProducerEpoch(0),
+        ..Default::default()
+    })
+    .build();
+    let content = [&content[..], &emptied[..]].concat();
+    let after = serving(settings(), &MemoryLog::holding(content.into())).await;
+    assert_eq!(committed(&after, "g", "t").await, Ok(5));
+}
+
 /// An offset of -1 while the groups are still being loaded sends a consumer back to its topic's beginning.
 #[tokio::test]
 async fn while_loading_nothing_is_known_and_members_are_alive() {

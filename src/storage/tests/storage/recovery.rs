@@ -52,6 +52,26 @@ fn a_torn_last_batch_is_cut_at_every_byte() {
     }
 }
 
+/// A damaged first segment ends the log there, but the whole segments behind it may be all that somebody has.
+#[test]
+fn segments_behind_the_cut_are_kept_beside_the_log() {
+    let disk = SimulatedDisk::new(1);
+    let (_store, log) = filled(&disk);
+    let bases = log.segment_offsets();
+    let file = |base: i64, suffix: &str| folder().join(format!("{base:020}{suffix}"));
+    let stopped = disk.kill();
+    let behind = stopped.read(&file(bases[1], ".log")).unwrap();
+    stopped.flip_bits(file(bases[0], ".log"), 70, 1).unwrap();
+    let log = open(&stopped, &small()).log();
+    assert!(log.log_end_offset() < bases[1]);
+    assert!(!stopped.exists(&file(bases[1], ".log")).unwrap());
+    assert_eq!(stopped.read(&file(bases[1], ".log.cut")).unwrap(), behind);
+    append(&log).unwrap();
+    drop(log);
+    let again = open(&stopped.kill(), &small()).log();
+    assert!(again.log_end_offset() < bases[1], "what was set aside does not come back by itself");
+}
+
 /// Any bit of the last batch may have turned over, or be from a sector that was never written.
 #[test]
 fn a_flipped_bit_in_the_last_batch_cuts_it() {
