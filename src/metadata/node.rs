@@ -46,6 +46,17 @@ pub enum SubmitError {
     /// The metadata log cannot be written, or the node is stopping. Whether the change was made is not known.
     #[error("the metadata log of node {0} cannot be written")]
     Unavailable(NodeId),
+    /// The change has a record that has no encoding, for example for the length of a string in it.
+    #[error("the change cannot be written to the metadata log: {0}")]
+    NotEncodable(String),
+    /// The change does not fit into one entry of the metadata log.
+    #[error("the change needs {bytes} bytes of the metadata log; {bytes_max} are the most for one request")]
+    TooLarge {
+        /// How many it needs.
+        bytes: usize,
+        /// How many there may be.
+        bytes_max: usize,
+    },
 }
 
 impl MetadataNode {

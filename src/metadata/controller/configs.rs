@@ -199,14 +199,32 @@ fn change_list(current: &str, change: &str, append: bool) -> String {
         list.split(',').map(str::trim).filter(|item| !item.is_empty()).map(str::to_owned).collect()
     };
     let mut list = items(current);
-    for item in items(change) {
-        if !append {
-            list.retain(|present| *present != item);
-        } else if !list.contains(&item) {
-            list.push(item);
-        }
+    let changed = items(change);
+    if append {
+        let mut present: BTreeSet<String> = list.iter().cloned().collect();
+        list.extend(changed.into_iter().filter(|item| present.insert(item.clone())));
+    } else {
+        let gone: BTreeSet<String> = changed.into_iter().collect();
+        list.retain(|item| !gone.contains(item));
     }
     list.join(",")
+}
+
+/// The longest value: what a record can hold. A request holds no longer one, but appending makes one.
+const VALUE_LEN_MAX: usize = i16::MAX as usize;
+
+/// Refuses values that no record can hold.
+pub(super) fn check_lengths(configs: &Configs) -> Result<(), Refusal> {
+    match configs.iter().find(|(_, value)| value.len() > VALUE_LEN_MAX) {
+        Some((name, value)) => {
+            let message = format!(
+                "The value of the setting '{name}' would have {} bytes; {VALUE_LEN_MAX} are the most",
+                value.len()
+            );
+            Err(Refusal::new(ErrorCode::InvalidConfig, message))
+        }
+        None => Ok(()),
+    }
 }
 
 fn check_configs(
@@ -215,6 +233,7 @@ fn check_configs(
     configs: &Configs,
     changed: &[&str],
 ) -> Result<(), Refusal> {
+    check_lengths(configs)?;
     match resource {
         ConfigResource::Broker(broker) => context
             .rules

@@ -177,6 +177,7 @@ fn check_configs(
         // Of a key that stands twice, the last value counts, as in Kafka.
         checked.insert(config.name.clone(), value.clone());
     }
+    super::configs::check_lengths(&checked)?;
     context
         .rules
         .validate_topic(&checked)

@@ -224,6 +224,7 @@ impl SubmitError {
         match self {
             SubmitError::NotController(_) => ErrorCode::NotController,
             SubmitError::Unavailable(_) => ErrorCode::KafkaStorageError,
+            SubmitError::NotEncodable(_) | SubmitError::TooLarge { .. } => ErrorCode::InvalidRequest,
         }
     }
 

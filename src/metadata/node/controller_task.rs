@@ -14,10 +14,15 @@ use crate::apply::apply_to;
 use crate::controller::{ConfigRules, ControllerContext, TopicDefaults};
 use crate::image::Image;
 use crate::quorum::log::LogStore;
-use crate::quorum::{Applied, Batch, Raft, TypeConfig};
+use crate::quorum::{Applied, Batch, Raft, TypeConfig, entry};
 
 /// How many requests are decided together at most.
 const JOBS_MAX: usize = 256;
+/// How many bytes of records are joined into one entry of the log, so that an entry stays far below what can be
+/// read again, and can travel to other voters.
+const BATCH_BYTES_MAX: usize = 8 << 20;
+/// How many bytes of records a single request may lead to. Its records must stand in one entry, all or none.
+const REQUEST_BYTES_MAX: usize = 64 << 20;
 
 /// One request that waits to be decided.
 pub(super) trait Job: Send {
@@ -101,28 +106,56 @@ async fn decide_all(
     surroundings: &Surroundings,
     mut jobs: Vec<Box<dyn Job>>,
 ) {
-    let outcome = loop {
-        let image = Arc::clone(&images.borrow());
-        if image.controller != Some(surroundings.id) {
-            break Err(SubmitError::NotController(surroundings.id));
+    while !jobs.is_empty() {
+        let outcomes = decide_some(raft, images, surroundings, &mut jobs).await;
+        for (job, outcome) in jobs.drain(..outcomes.len()).zip(outcomes) {
+            job.finish(outcome);
         }
-        let records = decide_upon(&image, surroundings, &mut jobs);
-        if records.is_empty() {
-            break Ok(());
-        }
-        let written = raft.client_write(Batch { based_on: image.offset, records }).await;
-        match judge(written, surroundings.id) {
-            Some(outcome) => break outcome,
-            None => tracing::debug!("metadata changed in between; deciding again"),
-        }
-    };
-    for job in jobs {
-        job.finish(outcome.clone());
     }
 }
 
-/// Decides all jobs, each upon the image that the ones before it lead to.
-fn decide_upon(image: &Image, surroundings: &Surroundings, jobs: &mut [Box<dyn Job>]) -> Vec<MetadataRecord> {
+/// Decides and writes as many jobs, from the first on, as fit into one entry. Returns the outcome of each.
+async fn decide_some(
+    raft: &Raft,
+    images: &watch::Receiver<Arc<Image>>,
+    surroundings: &Surroundings,
+    jobs: &mut [Box<dyn Job>],
+) -> Vec<Result<(), SubmitError>> {
+    loop {
+        let image = Arc::clone(&images.borrow());
+        if image.controller != Some(surroundings.id) {
+            return vec![Err(SubmitError::NotController(surroundings.id)); jobs.len()];
+        }
+        let Plan { records, mut outcomes } = decide_upon(&image, surroundings, jobs);
+        if records.is_empty() {
+            return outcomes;
+        }
+        let written = raft.client_write(Batch { based_on: image.offset, records }).await;
+        match judge(written, surroundings.id) {
+            Some(Ok(())) => return outcomes,
+            Some(Err(error)) => {
+                outcomes.iter_mut().filter(|outcome| outcome.is_ok()).for_each(|outcome| {
+                    *outcome = Err(error.clone());
+                });
+                return outcomes;
+            }
+            None => tracing::debug!("metadata changed in between; deciding again"),
+        }
+    }
+}
+
+/// What was decided together.
+struct Plan {
+    records: Vec<MetadataRecord>,
+    /// One for each job that was decided: an error for those whose records cannot be written.
+    outcomes: Vec<Result<(), SubmitError>>,
+}
+
+/// Decides jobs until one entry is full, each upon the image that the ones before it lead to.
+///
+/// Records are encoded here already: one that cannot be would be found out only by the log, whose errors end
+/// the quorum on this node.
+fn decide_upon(image: &Image, surroundings: &Surroundings, jobs: &mut [Box<dyn Job>]) -> Plan {
     let context = ControllerContext {
         now_ms: surroundings.clock.now_ms(),
         random: &*surroundings.random,
@@ -130,13 +163,34 @@ fn decide_upon(image: &Image, surroundings: &Surroundings, jobs: &mut [Box<dyn J
         rules: &*surroundings.rules,
     };
     let mut planned = image.clone();
-    let mut records = Vec::new();
+    let mut plan = Plan { records: Vec::new(), outcomes: Vec::new() };
+    let mut bytes = 0;
     for job in jobs {
         let decided = job.decide(&planned, &context);
-        decided.iter().for_each(|record| apply_to(&mut planned, record));
-        records.extend(decided);
+        match writable_len(&decided) {
+            Ok(len) if bytes > 0 && bytes + len > BATCH_BYTES_MAX => break,
+            Ok(len) => {
+                bytes += len;
+                decided.iter().for_each(|record| apply_to(&mut planned, record));
+                plan.records.extend(decided);
+                plan.outcomes.push(Ok(()));
+            }
+            Err(error) => {
+                tracing::warn!("a request is refused: {error}");
+                plan.outcomes.push(Err(error));
+            }
+        }
     }
-    records
+    plan
+}
+
+/// How many bytes the records of one request take in the log, if it can hold them.
+fn writable_len(records: &[MetadataRecord]) -> Result<usize, SubmitError> {
+    let bytes = entry::records_len(records).map_err(|error| SubmitError::NotEncodable(error.to_string()))?;
+    if bytes > REQUEST_BYTES_MAX {
+        return Err(SubmitError::TooLarge { bytes, bytes_max: REQUEST_BYTES_MAX });
+    }
+    Ok(bytes)
 }
 
 /// The outcome of a write; `None` when it came too late and must be decided again.
@@ -154,5 +208,74 @@ fn judge(
             tracing::error!("the metadata log cannot be written: {error}");
             Some(Err(SubmitError::Unavailable(id)))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use klamm_config::BrokerConfig;
+    use klamm_protocol::records::cluster_metadata::ConfigRecord;
+    use klamm_testing::{SeededRandom, SimulatedClock};
+
+    use super::*;
+    use crate::rules::KafkaRules;
+
+    fn surroundings() -> Surroundings {
+        Surroundings {
+            id: NodeId(1),
+            clock: Arc::new(SimulatedClock::new(0)),
+            random: Arc::new(SeededRandom::new(1)),
+            defaults: TopicDefaults::default(),
+            rules: Arc::new(KafkaRules::new(Arc::new(BrokerConfig::defaults()))),
+            snapshot_bytes: 0,
+        }
+    }
+
+    /// A job that leads to this many settings of this length.
+    fn job(count: usize, value_len: usize) -> Box<dyn Job> {
+        let record = move |index: usize| {
+            MetadataRecord::from(ConfigRecord {
+                resource_type: 4,
+                resource_name: String::new(),
+                name: format!("key-{index}"),
+                value: Some("v".repeat(value_len)),
+            })
+        };
+        let decide = move |_: &Image, _: &ControllerContext<'_>| ((0..count).map(record).collect(), ());
+        Box::new(Decision::new(decide, oneshot::channel().0))
+    }
+
+    fn plan(mut jobs: Vec<Box<dyn Job>>) -> Plan {
+        decide_upon(&Image::empty("c"), &surroundings(), &mut jobs)
+    }
+
+    /// An error of the log ends the node, so a record that cannot be encoded must fail its own request alone.
+    #[test]
+    fn a_record_that_cannot_be_encoded_fails_only_the_request_it_belongs_to() {
+        let plan = plan(vec![job(1, 10), job(3, 32_768), job(2, 32_767)]);
+        assert!(
+            matches!(&plan.outcomes[..], [Ok(()), Err(SubmitError::NotEncodable(_)), Ok(())]),
+            "{:?}",
+            plan.outcomes
+        );
+        assert_eq!(plan.records.len(), 3);
+    }
+
+    /// What is acknowledged must be readable again, and entries have a greatest length.
+    #[test]
+    fn requests_are_joined_up_to_a_size_and_a_huge_one_is_refused() {
+        // About 3 MB each: two fit, the third waits.
+        let joined = plan((0..4).map(|_| job(100, 30_000)).collect());
+        assert_eq!((joined.outcomes.len(), joined.records.len()), (2, 200));
+        // One alone may be larger than what is joined.
+        let single = plan(vec![job(400, 30_000), job(1, 10)]);
+        assert_eq!((single.outcomes, single.records.len()), (vec![Ok(())], 400));
+        let huge = plan(vec![job(2_300, 30_000), job(1, 10)]);
+        assert!(
+            matches!(&huge.outcomes[..], [Err(SubmitError::TooLarge { .. }), Ok(())]),
+            "{:?}",
+            huge.outcomes
+        );
+        assert_eq!(huge.records.len(), 1);
     }
 }

@@ -12,7 +12,8 @@
 use std::io;
 
 use bytes::{Buf, BufMut, Bytes};
-use klamm_protocol::{decode_metadata_record, encode_metadata_record};
+use klamm_protocol::records::cluster_metadata::MetadataRecord;
+use klamm_protocol::{EncodeError, decode_metadata_record, encode_metadata_record};
 use openraft::EntryPayload;
 use openraft::entry::RaftEntry;
 
@@ -85,6 +86,14 @@ pub(crate) fn encode_batch(batch: &Batch) -> io::Result<Vec<u8>> {
         out.extend_from_slice(&bytes);
     }
     Ok(out)
+}
+
+/// How many bytes these records take in a batch.
+pub(crate) fn records_len(records: &[MetadataRecord]) -> Result<usize, EncodeError> {
+    let len = |record: &MetadataRecord| {
+        encode_metadata_record(record, *record.versions().end()).map(|bytes| 4 + bytes.len())
+    };
+    records.iter().map(len).sum()
 }
 
 pub(crate) fn decode_batch(mut bytes: Bytes) -> io::Result<Batch> {

@@ -24,7 +24,7 @@ const MAGIC: &[u8; 8] = b"KLAMMLOG";
 const VERSION: u32 = 1;
 const HEADER_LEN: usize = 36;
 const FRAME_LEN: usize = 8;
-/// The longest entry that is believed: a length beyond it is damage.
+/// The longest entry that is written, and that is believed: a length beyond it is damage.
 const ENTRY_LEN_MAX: usize = 256 << 20;
 
 /// Where an entry stands in the file.
@@ -102,7 +102,7 @@ impl LogFile {
     /// Makes the log of a new quorum. Whatever is at `path` is replaced.
     pub(crate) fn form(disk: &dyn Disk, path: &Path, entries: &[Entry]) -> io::Result<LogFile> {
         let framed = entries.iter().map(|entry| {
-            Ok((openraft::entry::RaftEntry::log_id(entry), Bytes::from(frame(&entry::encode(entry)?))))
+            Ok((openraft::entry::RaftEntry::log_id(entry), Bytes::from(frame(&entry::encode(entry)?)?)))
         });
         LogFile::create(disk, path, None, &framed.collect::<io::Result<Vec<_>>>()?)
     }
@@ -125,7 +125,7 @@ impl LogFile {
         let mut bytes = Vec::new();
         let mut slots = Vec::with_capacity(entries.len());
         for entry in entries {
-            let framed = frame(&entry::encode(entry)?);
+            let framed = frame(&entry::encode(entry)?)?;
             let id = openraft::entry::RaftEntry::log_id(entry);
             slots.push(Slot { id, position: self.end + bytes.len() as u64, len: framed.len() as u64 });
             bytes.extend_from_slice(&framed);
@@ -202,13 +202,21 @@ fn decode_header(content: &[u8]) -> Result<Option<LogId>, String> {
     Ok(is_purged.then(|| entry::log_id(term, fields.get_u64())))
 }
 
-fn frame(payload: &[u8]) -> Vec<u8> {
+/// Refuses an entry that could not be read again.
+fn frame(payload: &[u8]) -> io::Result<Vec<u8>> {
+    if payload.len() > ENTRY_LEN_MAX {
+        let why = format!(
+            "an entry of {} bytes is too long for the metadata log, which takes {ENTRY_LEN_MAX}",
+            payload.len()
+        );
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    }
     let mut out = Vec::with_capacity(FRAME_LEN + payload.len());
     let len = payload.len() as u32;
     out.put_u32(len);
     out.put_u32(checksum(len, payload));
     out.put_slice(payload);
-    out
+    Ok(out)
 }
 
 fn checksum(len: u32, payload: &[u8]) -> u32 {
@@ -238,4 +246,17 @@ fn invalid(path: &Path, why: &str) -> io::Error {
         io::ErrorKind::InvalidData,
         format!("the metadata log {} cannot be used: {why}", path.display()),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An entry that opening takes for damage must never be written and acknowledged.
+    #[test]
+    fn an_entry_that_could_not_be_read_again_is_not_written() {
+        assert!(frame(&vec![0; ENTRY_LEN_MAX + 1]).is_err());
+        let written = frame(&[0; ENTRY_LEN_MIN]).unwrap();
+        assert_eq!(whole_entry(&written, 0).map(|slot| slot.len), Some(written.len() as u64));
+    }
 }

@@ -15,6 +15,9 @@ use klamm_protocol::messages::broker_registration::BrokerRegistrationRequest;
 use klamm_protocol::messages::create_topics::{
     CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest, CreateTopicsResponse,
 };
+use klamm_protocol::messages::incremental_alter_configs::{
+    AlterConfigsResource, AlterableConfig, IncrementalAlterConfigsRequest,
+};
 use klamm_protocol::messages::unregister_broker::UnregisterBrokerRequest;
 use klamm_protocol::records::cluster_metadata::MetadataRecord;
 use klamm_testing::SeededRandom;
@@ -98,6 +101,30 @@ impl Cluster {
         let (records, reply) = controller::create_topics(&self.image, &context, &request);
         self.commit(&records);
         reply
+    }
+
+    /// IncrementalAlterConfigs of one resource: its type and name, and for each key operation and value.
+    fn alter(&mut self, resource: (i8, &str), changes: &[(&str, i8, &str)]) -> (i16, Option<String>) {
+        let config = |(name, operation, value): &(&str, i8, &str)| AlterableConfig {
+            name: (*name).to_owned(),
+            config_operation: *operation,
+            value: Some((*value).to_owned()),
+        };
+        let asked = AlterConfigsResource {
+            resource_type: resource.0,
+            resource_name: resource.1.to_owned(),
+            configs: changes.iter().map(config).collect(),
+        };
+        let request = IncrementalAlterConfigsRequest { resources: vec![asked], ..Default::default() };
+        let context = ControllerContext {
+            now_ms: 0,
+            random: &self.random,
+            defaults: &self.defaults,
+            rules: &self.rules,
+        };
+        let (records, reply) = controller::incremental_alter_configs(&self.image, &context, &request);
+        self.commit(&records);
+        (reply.responses[0].error_code, reply.responses[0].error_message.clone())
     }
 
     fn partition(&self, topic: &str, index: i32) -> &PartitionState {
@@ -313,4 +340,23 @@ fn internal_topics_are_made_as_kafka_makes_them() {
     assert_eq!(configs["cleanup.policy"], "compact");
     assert_eq!(configs["segment.bytes"], "104857600");
     assert_eq!(configs["compression.type"], "producer");
+}
+
+/// Two values that a request can hold make one, appended, that no record can: the log would take it for a
+/// fault of its own.
+#[test]
+fn appending_makes_no_value_that_a_record_cannot_hold() {
+    const KEY: &str = "leader.replication.throttled.replicas";
+    let (set, append) = (0, 2);
+    let list = |from: usize, count: usize| -> String {
+        (from..from + count).map(|index| format!("{index}:1")).collect::<Vec<_>>().join(",")
+    };
+    let mut cluster = Cluster::with_brokers(&[""]);
+    cluster.create(assigned("t", &[1]));
+    assert_eq!(cluster.alter((2, "t"), &[(KEY, set, &list(10_000, 4_000))]).0, 0);
+    let (code, message) = cluster.alter((2, "t"), &[(KEY, append, &list(20_000, 4_000))]);
+    assert_eq!(code, ErrorCode::InvalidConfig.code(), "{message:?}");
+    assert!(message.unwrap().len() < 200, "the message must not hold the value");
+    assert_eq!(cluster.alter((2, "t"), &[(KEY, append, "1:1")]).0, 0);
+    assert_eq!(cluster.image.topic_config("t")[KEY], format!("{},1:1", list(10_000, 4_000)));
 }
