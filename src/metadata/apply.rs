@@ -3,7 +3,6 @@
 //! Replay must accept whatever a log may hold, so a record about a topic or broker that is not there is
 //! passed over; it is logged, since the controller never writes one.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use klamm_model::{LeaderEpoch, NodeId, Uuid};
@@ -166,15 +165,20 @@ fn apply_config(image: &mut Image, record: &ConfigRecord) {
         );
         return;
     };
-    let mut configs: BTreeMap<String, String> = (*image.config_of(&resource)).clone();
+    // Changed in place: the first record of a batch copies what the published image shares, the others do not.
     match &record.value {
-        Some(value) => configs.insert(record.name.clone(), value.clone()),
-        None => configs.remove(&record.name),
-    };
-    if configs.is_empty() {
-        image.configs.remove(&resource);
-    } else {
-        image.configs.insert(resource, Arc::new(configs));
+        Some(value) => {
+            let configs = Arc::make_mut(image.configs.entry(resource).or_default());
+            configs.insert(record.name.clone(), value.clone());
+        }
+        None => {
+            let Some(configs) = image.configs.get_mut(&resource) else { return };
+            let configs = Arc::make_mut(configs);
+            configs.remove(&record.name);
+            if configs.is_empty() {
+                image.configs.remove(&resource);
+            }
+        }
     }
 }
 
@@ -240,4 +244,40 @@ fn leader(id: i32) -> Option<NodeId> {
 
 fn recovery(state: i8) -> RecoveryState {
     if state == 1 { RecoveryState::Recovering } else { RecoveryState::Recovered }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn setting(name: &str, value: Option<&str>) -> MetadataRecord {
+        MetadataRecord::Config(ConfigRecord {
+            resource_type: 4,
+            resource_name: "1".to_owned(),
+            name: name.to_owned(),
+            value: value.map(str::to_owned),
+        })
+    }
+
+    /// A request may set many keys of one resource. If each copied those before it, the work would grow with
+    /// the square of their number, now and at each start.
+    #[test]
+    fn a_setting_is_applied_without_a_copy_of_the_others() {
+        let resource = ConfigResource::Broker(Some(NodeId(1)));
+        let mut image = Image::empty("c");
+        apply_to(&mut image, &setting("a", Some("1")));
+        let published = image.clone();
+        let place = |image: &Image| Arc::as_ptr(&image.configs[&resource]);
+        apply_to(&mut image, &setting("b", Some("2")));
+        let copied = place(&image);
+        assert_ne!(copied, place(&published), "an image that was handed out must not change");
+        for (name, value) in [("c", Some("3")), ("d", Some("4")), ("a", None)] {
+            apply_to(&mut image, &setting(name, value));
+            assert_eq!(place(&image), copied, "{name}");
+        }
+        assert_eq!(image.configs[&resource].keys().collect::<Vec<_>>(), ["b", "c", "d"]);
+        assert_eq!(published.configs[&resource].keys().collect::<Vec<_>>(), ["a"]);
+        ["b", "c", "d", "e"].iter().for_each(|name| apply_to(&mut image, &setting(name, None)));
+        assert!(image.configs.is_empty());
+    }
 }

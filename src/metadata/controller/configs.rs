@@ -35,6 +35,7 @@ pub fn incremental_alter_configs(
             for config in &asked.configs {
                 operate(context, &resource, &mut after, config)?;
             }
+            check_count(&before, &after)?;
             check_configs(context, &resource, &after, &names)?;
             Ok(differences(&resource, &before, &after))
         });
@@ -70,8 +71,10 @@ pub fn alter_configs(
                 .iter()
                 .filter_map(|config| Some((config.name.clone(), config.value.clone()?)))
                 .collect();
+            let before = image.config_of(&resource);
+            check_count(&before, &after)?;
             check_configs(context, &resource, &after, &names)?;
-            Ok(differences(&resource, &image.config_of(&resource), &after))
+            Ok(differences(&resource, &before, &after))
         });
         let (code, message) = settle(outcome, request.validate_only, &mut records);
         response.responses.push(legacy::AlterConfigsResourceResponse {
@@ -212,6 +215,20 @@ fn change_list(current: &str, change: &str, append: bool) -> String {
 
 /// The longest value: what a record can hold. A request holds no longer one, but appending makes one.
 const VALUE_LEN_MAX: usize = i16::MAX as usize;
+
+/// How many settings one resource may have. Brokers keep keys that nobody knows, so the table of known ones is
+/// no limit.
+const OVERRIDES_MAX: usize = 1000;
+
+/// Refuses to add settings to a resource that has too many. One that has them from before may still lose some.
+fn check_count(before: &Configs, after: &Configs) -> Result<(), Refusal> {
+    if after.len() > OVERRIDES_MAX && after.len() > before.len() {
+        let message =
+            format!("The resource would have {} settings; {OVERRIDES_MAX} are the most", after.len());
+        return Err(Refusal::new(ErrorCode::PolicyViolation, message));
+    }
+    Ok(())
+}
 
 /// Refuses values that no record can hold.
 pub(super) fn check_lengths(configs: &Configs) -> Result<(), Refusal> {

@@ -360,3 +360,18 @@ fn appending_makes_no_value_that_a_record_cannot_hold() {
     assert_eq!(cluster.alter((2, "t"), &[(KEY, append, "1:1")]).0, 0);
     assert_eq!(cluster.image.topic_config("t")[KEY], format!("{},1:1", list(10_000, 4_000)));
 }
+
+/// Keys that nobody knows are kept for brokers; without a limit one client could fill every node's memory.
+#[test]
+fn a_resource_has_a_limited_number_of_settings() {
+    let (set, delete) = (0, 1);
+    let mut cluster = Cluster::with_brokers(&[""]);
+    let names: Vec<String> = (0..1001).map(|index| format!("my.key.{index}")).collect();
+    let changes: Vec<_> = names.iter().map(|name| (name.as_str(), set, "1")).collect();
+    let too_many = ErrorCode::PolicyViolation.code();
+    assert_eq!(cluster.alter((4, "1"), &changes).0, too_many);
+    assert_eq!(cluster.alter((4, "1"), &changes[1..]).0, 0);
+    assert_eq!(cluster.alter((4, "1"), &changes[..1]).0, too_many, "also one by one");
+    assert_eq!(cluster.alter((4, "1"), &[(&names[1], delete, ""), changes[0]]).0, 0);
+    assert_eq!(cluster.alter((4, ""), &changes[1..]).0, 0, "others have their own");
+}
