@@ -64,6 +64,12 @@ pub(crate) fn peek_log_id(bytes: &[u8]) -> Option<LogId> {
     Some(log_id(head.get_u64(), index))
 }
 
+/// Which image the records of an entry were decided upon, where it is one with records.
+pub(crate) fn peek_based_on(bytes: &[u8]) -> Option<i64> {
+    let mut body = bytes.get(ENTRY_LEN_MIN - 1..)?;
+    (body.len() >= 9 && body.get_u8() == RECORDS).then(|| body.get_i64())
+}
+
 pub(crate) fn decode(mut bytes: Bytes) -> io::Result<Entry> {
     let id = peek_log_id(&bytes).ok_or_else(|| damaged("it is too short"))?;
     bytes.advance(16);

@@ -22,7 +22,7 @@ use openraft::{EntryPayload, OptionalSend, RaftLogReader};
 use parking_lot::Mutex;
 
 use super::disk_thread::DiskThread;
-use super::log_file::LogFile;
+use super::log_file::{LogFile, Opened};
 use super::{Entry, LogId, Membership, TypeConfig, Vote, VoterNode, entry};
 
 const VOTE_MAGIC: &[u8; 8] = b"KLAMMVOT";
@@ -73,13 +73,6 @@ impl LogStore {
     /// Opens the files in `dir`, which exists, or makes them.
     pub(crate) fn open(disk: &Arc<dyn Disk>, thread: &DiskThread, dir: &Path) -> io::Result<LogStore> {
         let opened = LogFile::open(&**disk, &dir.join("log"))?;
-        if opened.cut > 0 {
-            tracing::warn!(
-                "{} bytes of a torn entry were cut off the metadata log in {}",
-                opened.cut,
-                dir.display()
-            );
-        }
         let vote_path = dir.join("vote");
         let vote = if disk.exists(&vote_path)? {
             Some(decode_vote(&vote_path, &disk.read(&vote_path)?)?)
@@ -88,17 +81,14 @@ impl LogStore {
         };
         let committed_file = disk.open(&dir.join("committed"), OpenMode::CreateOrOpen)?;
         let committed = read_committed(&*committed_file)?;
-        let last = opened.log.last().map(|id| id.index);
-        if let Some(committed) = committed
-            && last.is_none_or(|last| last < committed.index)
-        {
-            let found = last.map_or_else(|| "none".to_owned(), |last| last.to_string());
-            let why = format!(
-                "the metadata log in {} is damaged: entry {} was acknowledged, and the last whole one is {found}",
-                dir.display(),
-                committed.index
+        check_nothing_is_lost(dir, &opened, committed)?;
+        if opened.tail > 0 {
+            opened.log.cut_tail()?;
+            tracing::warn!(
+                "{} bytes of a torn entry were cut off the metadata log in {}",
+                opened.tail,
+                dir.display()
             );
-            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
         let state = State { log: opened.log, vote, committed, bytes_appended: 0 };
         let shared = Shared {
@@ -210,6 +200,26 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         };
         self.shared.thread.run(rewrite).await
     }
+}
+
+/// Damage to what was acknowledged is no torn end. It is refused before anything is cut off, so that whatever
+/// is left can still be rescued.
+fn check_nothing_is_lost(dir: &Path, opened: &Opened, committed: Option<LogId>) -> io::Result<()> {
+    let last = opened.log.last().map(|id| id.index);
+    let lost =
+        committed.map(|committed| committed.index).filter(|index| last.is_none_or(|last| last < *index));
+    let found = last.map_or_else(|| "none".to_owned(), |last| last.to_string());
+    let why = match (lost, opened.witness) {
+        (Some(lost), _) => format!("entry {lost} was acknowledged, and the last whole one is {found}"),
+        (None, Some(later)) => {
+            format!(
+                "entry {later} builds on entries that are damaged; the last whole one before it is {found}"
+            )
+        }
+        (None, None) => return Ok(()),
+    };
+    let why = format!("the metadata log in {} is damaged: {why}", dir.display());
+    Err(io::Error::new(io::ErrorKind::InvalidData, why))
 }
 
 fn encode_vote(vote: &Vote) -> Vec<u8> {

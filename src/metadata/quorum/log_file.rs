@@ -6,7 +6,8 @@
 //! ```
 //!
 //! Entries are appended and synced before anything is acknowledged. When old entries are purged, the rest is
-//! copied into a new file that replaces this one. What a crash left torn at the end is cut off on opening.
+//! copied into a new file that replaces this one. What a crash left torn at the end is cut off
+//! after opening, once it is known not to be what was committed.
 
 use std::collections::VecDeque;
 use std::io;
@@ -48,16 +49,18 @@ pub(crate) struct LogFile {
 /// What opening found.
 pub(crate) struct Opened {
     pub log: LogFile,
-    /// How many bytes of a torn entry were cut off.
-    pub cut: u64,
+    /// How many bytes follow the last whole entry. Nothing may be appended before `cut_tail` took them away.
+    pub tail: u64,
+    /// A whole entry in the tail that proves that entries which are missing before it were committed.
+    pub witness: Option<u64>,
 }
 
 impl LogFile {
-    /// Opens the log, or makes an empty one.
+    /// Opens the log, or makes an empty one. A log that is there is not changed.
     pub(crate) fn open(disk: &dyn Disk, path: &Path) -> io::Result<Opened> {
         if !disk.exists(path)? {
             let log = LogFile::create(disk, path, None, &[])?;
-            return Ok(Opened { log, cut: 0 });
+            return Ok(Opened { log, tail: 0, witness: None });
         }
         let file = disk.open(path, OpenMode::ReadWrite)?;
         let len = file.len()?;
@@ -73,12 +76,15 @@ impl LogFile {
             log.end += slot.len;
             log.slots.push_back(slot);
         }
-        let cut = len - log.end;
-        if cut > 0 {
-            log.file.set_len(log.end)?;
-            log.file.sync_data()?;
-        }
-        Ok(Opened { log, cut })
+        let missing = log.last().map_or(0, |last| last.index + 1);
+        let witness = witness_of(&content[log.end as usize..], missing);
+        Ok(Opened { tail: len - log.end, log, witness })
+    }
+
+    /// Takes away whatever follows the last whole entry.
+    pub(crate) fn cut_tail(&self) -> io::Result<()> {
+        self.file.set_len(self.end)?;
+        self.file.sync_data()
     }
 
     /// Makes a file with these entries take the place of whatever is at `path`.
@@ -159,8 +165,7 @@ impl LogFile {
             self.slots.pop_back();
         }
         self.end = self.slots.back().map_or(HEADER_LEN as u64, |slot| slot.position + slot.len);
-        self.file.set_len(self.end)?;
-        self.file.sync_data()
+        self.cut_tail()
     }
 
     /// A copy of this log without the entries up to `purged`, in the file's place.
@@ -239,6 +244,23 @@ fn whole_entry(content: &[u8], position: u64) -> Option<Slot> {
         return None;
     }
     Some(Slot { id: entry::peek_log_id(payload)?, position, len: FRAME_LEN as u64 + u64::from(len) })
+}
+
+/// An entry in what follows the last whole one that was decided upon the entry `missing` or a later one.
+///
+/// A torn write may leave a later entry whole and an earlier one not, when both were under way. But decisions
+/// are made upon what is committed, so one that names what is missing says that it was acknowledged, and that
+/// damage, not a crash, took it away.
+fn witness_of(tail: &[u8], missing: u64) -> Option<u64> {
+    let indexes = missing + 1..=missing + (tail.len() / (FRAME_LEN + ENTRY_LEN_MIN)) as u64;
+    (1..tail.len()).find_map(|position| {
+        let payload = tail.get(position + FRAME_LEN..)?;
+        // The index rules out nearly every place, before any checksum is computed.
+        let id = entry::peek_log_id(payload).filter(|id| indexes.contains(&id.index))?;
+        let based_on = entry::peek_based_on(payload)?;
+        let is_decided_upon = based_on >= 0 && (missing..id.index).contains(&(based_on as u64));
+        (is_decided_upon && whole_entry(tail, position as u64).is_some()).then_some(id.index)
+    })
 }
 
 fn invalid(path: &Path, why: &str) -> io::Error {

@@ -83,8 +83,10 @@ fn a_torn_tail_is_cut_off_at_every_byte() {
             let whole = ends.iter().filter(is_whole).count() - 1;
             let opened = LogFile::open(&disk, path).unwrap();
             assert_eq!(read_all(&opened.log), written[..whole], "cut at {cut_at}");
-            assert_eq!(opened.cut, cut_at + garbage.len() as u64 - ends[whole]);
+            assert_eq!(opened.tail, cut_at + garbage.len() as u64 - ends[whole]);
+            assert_eq!(opened.witness, None, "cut at {cut_at}");
             let mut log = opened.log;
+            log.cut_tail().unwrap();
             log.append(&written[whole..]).unwrap();
             assert_eq!(read_all(&LogFile::open(&disk, path).unwrap().log), written, "cut at {cut_at}");
             cut_at += 1;
@@ -105,9 +107,59 @@ fn damage_below_what_was_committed_is_refused() {
         store.save_committed(Some(log_id(2, 5))).await.unwrap();
         let position = disk.read(Path::new("/log")).unwrap().len() as u64 - 3;
         simulated.flip_bits("/log", position, 1).unwrap();
+        let damaged = disk.read(Path::new("/log")).unwrap();
         let error = LogStore::open(&disk, &DiskThread::inline(), dir).err().unwrap().to_string();
         assert!(error.contains("entry 5 was acknowledged, and the last whole one is 4"), "{error}");
+        assert_eq!(disk.read(Path::new("/log")).unwrap(), damaged, "it must not be touched");
     }));
+}
+
+/// One damaged bit in an early entry must not throw away all that follows: also where the hint of what was
+/// committed is lost, a later entry tells, and the file stays as it is, to be rescued.
+#[test]
+fn damage_before_a_later_entry_is_refused_and_changes_nothing() {
+    let path = Path::new("/log");
+    let ends = {
+        let disk = SimulatedDisk::new(1);
+        let mut log = LogFile::open(&disk, path).unwrap().log;
+        let append = |entry: &Entry| {
+            log.append(std::slice::from_ref(entry)).unwrap();
+            log.file().len().unwrap()
+        };
+        entries(6).iter().map(append).collect::<Vec<_>>()
+    };
+    for position in 36..ends[4] {
+        let simulated = SimulatedDisk::new(1);
+        let disk: Arc<dyn Disk> = Arc::new(simulated.clone());
+        LogFile::open(&*disk, path).unwrap().log.append(&entries(6)).unwrap();
+        simulated.flip_bits("/log", position, 1).unwrap();
+        let damaged = disk.read(path).unwrap();
+        let error = LogStore::open(&disk, &DiskThread::inline(), Path::new("/")).err();
+        let error = error.unwrap_or_else(|| panic!("damage at {position} is not noticed")).to_string();
+        assert!(error.contains("builds on entries that are damaged"), "{error}");
+        assert_eq!(disk.read(path).unwrap(), damaged, "damage at {position}");
+    }
+}
+
+/// Two entries that were under way at once may be left as the second alone. Neither was acknowledged: the node
+/// must start.
+#[test]
+fn a_torn_entry_before_a_whole_one_that_does_not_build_on_it_is_cut_off() {
+    let simulated = SimulatedDisk::new(1);
+    let disk: Arc<dyn Disk> = Arc::new(simulated.clone());
+    let path = Path::new("/log");
+    let mut log = LogFile::open(&*disk, path).unwrap().log;
+    log.append(&entries(2)).unwrap();
+    let torn_at = log.file().len().unwrap();
+    let under_way = Batch { based_on: 1, records: vec![] };
+    log.append(&[
+        Entry::new(log_id(1, 2), EntryPayload::Blank),
+        Entry::new(log_id(1, 3), EntryPayload::Normal(under_way)),
+    ])
+    .unwrap();
+    simulated.flip_bits("/log", torn_at + 10, 1).unwrap();
+    LogStore::open(&disk, &DiskThread::inline(), Path::new("/")).unwrap();
+    assert_eq!(disk.read(path).unwrap().len() as u64, torn_at);
 }
 
 /// A disk that changes bytes under a running node must not get them applied.
