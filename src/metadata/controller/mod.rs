@@ -137,6 +137,9 @@ pub struct DescribedConfig {
     pub sensitive: bool,
 }
 
+/// How long a message may be.
+const MESSAGE_BYTES_MAX: usize = 1000;
+
 /// Why one item of a request is refused.
 #[derive(Debug)]
 struct Refusal {
@@ -145,7 +148,13 @@ struct Refusal {
 }
 
 impl Refusal {
+    /// A message may quote what the client sent, which can be longer than what an answer can carry.
     fn new(code: ErrorCode, message: impl Into<String>) -> Refusal {
-        Refusal { code, message: message.into() }
+        let mut message: String = message.into();
+        if message.len() > MESSAGE_BYTES_MAX {
+            message.truncate(message.floor_char_boundary(MESSAGE_BYTES_MAX));
+            message.push('…');
+        }
+        Refusal { code, message }
     }
 }
