@@ -17,6 +17,10 @@ use std::time::{Duration, Instant};
 const PORTS: std::ops::Range<u16> = 23500..24000;
 const START_LIMIT: Duration = Duration::from_secs(90);
 const STOP_LIMIT: Duration = Duration::from_secs(60);
+/// The shortest session that ZooKeeper grants by default, and its tick.
+const ZOOKEEPER_SESSION: Duration = Duration::from_secs(10);
+/// Apache Kafka before 3.3 listens before the controller has told it its topics.
+const WARM_UP: Duration = Duration::from_secs(3);
 
 /// Which broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,7 +131,7 @@ impl Broker {
     fn start_kafka(&mut self, version: &str) -> Result<()> {
         let mut command = Command::new("bash");
         command.arg(&self.oracle).args(["start", version, &self.port.to_string()]).arg(&self.folder);
-        command.args(["zookeeper.session.timeout.ms=2000"].iter().filter(|_| version.starts_with("2.")));
+        command.args(["zookeeper.session.timeout.ms=6000"].iter().filter(|_| version.starts_with("2.")));
         command.args(&self.settings).env("HEAP", "320m").stdin(Stdio::null()).stdout(Stdio::null());
         std::fs::create_dir_all(&self.folder)?;
         command.stderr(OpenOptions::new().create(true).append(true).open(self.folder.join("start.log"))?);
@@ -139,6 +143,9 @@ impl Broker {
                 std::fs::read_to_string(self.folder.join("start.log")).unwrap_or_default().trim()
             ),
             None => bail!("Apache Kafka {version} does not listen after {} s", START_LIMIT.as_secs()),
+        }
+        if version.starts_with("2.") {
+            std::thread::sleep(WARM_UP);
         }
         self.process = Some(group);
         Ok(())
@@ -166,11 +173,11 @@ impl Broker {
             Flavor::Kafka(version) => {
                 if signal == Signal::KILL {
                     kill_process(self.kafka_pid()?, signal)?;
+                    if version.starts_with("2.") {
+                        std::thread::sleep(ZOOKEEPER_SESSION); // before it has expired, the broker may not come back
+                    }
                 }
                 Command::new("bash").arg(&self.oracle).arg("stop").arg(&self.folder).status()?;
-                if signal == Signal::KILL && version.starts_with("2.") {
-                    std::thread::sleep(Duration::from_secs(3)); // its ZooKeeper session must expire before it may come back
-                }
             }
         }
         Ok(())

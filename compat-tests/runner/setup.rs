@@ -14,6 +14,7 @@ use anyhow::{Context, Result, bail};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Mutex;
 use std::time::Instant;
 
 /// Where everything is that was fetched or built.
@@ -27,18 +28,12 @@ pub(crate) fn prepare(home: &Path, scenarios: &[Scenario]) -> Result<Setup> {
     let setup = Setup { cache: cache()?, clients: home.join("clients") };
     std::fs::create_dir_all(&setup.cache)?;
     let oracle = home.join("oracle/kafka");
-    let mut done = BTreeSet::new();
-    for scenario in scenarios {
-        let built = ["go", "cargo"].into_iter().find(|word| scenario.needs.iter().any(|need| need == word));
-        for need in &scenario.needs {
-            let of = if Some(need.as_str()) == built {
-                scenario.file.display().to_string()
-            } else {
-                String::new()
-            };
-            if !done.insert((need.clone(), of)) {
-                continue;
-            }
+    // Maven waits for the network while cargo and go compile
+    let (from_maven, others): (Vec<_>, Vec<_>) = distinct_needs(scenarios)
+        .into_iter()
+        .partition(|(need, _)| need.starts_with("kafka-") || need.starts_with("spring-"));
+    let lane = |needs: Vec<(&str, &Scenario)>| -> Result<()> {
+        for (need, scenario) in needs {
             let begin = Instant::now();
             setup
                 .fulfil(need, scenario, &oracle)
@@ -47,8 +42,29 @@ pub(crate) fn prepare(home: &Path, scenarios: &[Scenario]) -> Result<Setup> {
                 println!("{:34} {:6} {:6.1} s", format!("setup {need}"), "", begin.elapsed().as_secs_f64());
             }
         }
-    }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let maven = scope.spawn(|| lane(from_maven));
+        let rest = lane(others);
+        maven.join().map_err(|_| anyhow::anyhow!("the thread that fetches from Maven panicked"))?.and(rest)
+    })?;
     Ok(setup)
+}
+
+/// Each need once, with a scenario that has it; programs that are built are needed once a file.
+fn distinct_needs(scenarios: &[Scenario]) -> Vec<(&str, &Scenario)> {
+    let mut done = BTreeSet::new();
+    let mut needs = Vec::new();
+    for scenario in scenarios {
+        for need in &scenario.needs {
+            let file = ["go", "cargo"].contains(&need.as_str()).then_some(&scenario.file);
+            if done.insert((need, file)) {
+                needs.push((need.as_str(), scenario));
+            }
+        }
+    }
+    needs
 }
 
 /// KLAMM_COMPAT_CACHE, or a folder in the user's cache.
@@ -288,10 +304,13 @@ fn program(name: &str, package: &str) -> Result<()> {
     install(package).with_context(|| format!("the program {name} is missing"))
 }
 
+static APT: Mutex<()> = Mutex::new(());
+
 fn install(package: &str) -> Result<()> {
     if !rustix::process::geteuid().is_root() {
         bail!("install the package {package} first (only root may: apt-get install {package})");
     }
+    let _one_at_a_time = APT.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     println!("setup: apt-get install {package}");
     let apt = |arguments: &[&str]| {
         run(Command::new("apt-get").args(arguments).env("DEBIAN_FRONTEND", "noninteractive"))

@@ -68,7 +68,7 @@ class Connection:
         self.socket.sendall(data)
         self.sent += len(data)
 
-    def answer(self, limit=10):
+    def answer(self, limit=40):
         """One whole answer without its length."""
         self.socket.settimeout(limit)
         n = struct.unpack(">i", self.take(4))[0]

@@ -1,6 +1,7 @@
 # scenario: metadata-survives: killed with -9 right after the answer, a topic, its id, its configs and a producer id are there again
 # tier: quick
 # limit: 120
+# against: klamm 3.9.1 4.4.0
 from frames import *
 from harness import *
 
