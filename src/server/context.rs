@@ -20,7 +20,6 @@ use crate::limits::{Connections, RateLimit};
 use crate::listener::Endpoint;
 use crate::partition_table::PartitionTable;
 use crate::producer_ids::ProducerIds;
-use crate::topic_creation;
 
 /// Everything that handlers share. It holds no rules of its own.
 pub(crate) struct Context {
@@ -43,6 +42,9 @@ pub(crate) struct Context {
     pub(crate) broker_epoch: i64,
     pub(crate) clock: Arc<dyn Clock>,
 }
+
+/// How long the answer to a creation waits until this node has opened the new partitions.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How often the log may speak of frames that cannot be read, or of connections that are refused.
 pub(crate) const MALFORMED_LOG_EVERY: Duration = Duration::from_secs(1);
@@ -108,6 +110,6 @@ impl Context {
     /// of a new topic finds it. `timeout_ms` is the client's; nothing is lost when it passes.
     pub(crate) async fn await_applied(&self, timeout_ms: i32) {
         let timeout = u64::try_from(timeout_ms).ok().filter(|ms| *ms > 0).map(Duration::from_millis);
-        self.applied.wait_for(self.image().offset, timeout.unwrap_or(topic_creation::OPEN_TIMEOUT)).await;
+        self.applied.wait_for(self.image().offset, timeout.unwrap_or(OPEN_TIMEOUT)).await;
     }
 }

@@ -2,14 +2,10 @@
 //! coordinators' own.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use klamm_model::ErrorCode;
 
 use crate::context::Context;
-
-/// How long the answer to a creation waits until this node has opened the new partitions.
-pub(crate) const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Creates topics, and returns when this node serves its partitions of them. Tells the error of each that
 /// could not be created; one that somebody else created meanwhile is no error.
@@ -30,6 +26,6 @@ pub(crate) async fn create(context: &Context, names: &[&str]) -> BTreeMap<String
             failed.insert(topic.name, code);
         }
     }
-    context.applied.wait_for(context.image().offset, OPEN_TIMEOUT).await;
+    context.await_applied(0).await;
     failed
 }
