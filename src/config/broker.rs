@@ -34,6 +34,8 @@ macro_rules! broker_config {
             pub inter_broker_listener_name: String,
             /// `controller.listener.names`, in upper case.
             pub controller_listener_names: Vec<String>,
+            /// `klamm.http.listener`: where metrics and health are served, if anywhere.
+            pub http_listener: Option<Listener>,
             /// `log.dirs` or `log.dir`.
             pub log_dirs: Vec<PathBuf>,
             /// `max.connections.per.ip.overrides`: how many connections an address or host name may have.
@@ -64,6 +66,7 @@ macro_rules! broker_config {
                     advertised_listeners: Vec::new(),
                     inter_broker_listener_name: String::new(),
                     controller_listener_names: Vec::new(),
+                    http_listener: None,
                     log_dirs: Vec::new(),
                     max_connections_per_ip_overrides: BTreeMap::new(),
                     $($field: <$kind as Plain>::read(&get, $key),)*
@@ -272,6 +275,7 @@ mod tests {
         "controller.quorum.voters",
         "host.name",
         "inter.broker.listener.name",
+        "klamm.http.listener",
         "listener.security.protocol.map",
         "listeners",
         "log.dir",

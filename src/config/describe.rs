@@ -71,6 +71,9 @@ impl ConfigEntry {
 /// The newest release whose keys are described even if nobody set them.
 const DESCRIBED_KAFKA: &str = "4.4";
 
+/// What stands in place of a release for the keys that only Klamm has.
+const OWN: &str = "klamm";
+
 /// All keys of a topic, sorted by name: those of today's Kafka, and older ones if they were set.
 pub fn describe_topic(
     settings: &BTreeMap<String, String>,
@@ -131,7 +134,7 @@ pub fn describe_cluster_default(cluster: &BTreeMap<String, String>) -> Vec<Confi
 }
 
 fn is_described(key: &Key) -> bool {
-    key.last_kafka == DESCRIBED_KAFKA && !key.internal
+    [DESCRIBED_KAFKA, OWN].contains(&key.last_kafka) && !key.internal
 }
 
 fn key_of(name: &str) -> Option<&'static Key> {

@@ -39,6 +39,7 @@ pub fn load(sources: &Sources) -> Result<(BrokerConfig, Vec<Warning>), Vec<Confi
     let node_id = loading.node_id();
     loading.check_quorum(node_id);
     let listeners = loading.listeners(&defaults);
+    let http_listener = loading.http_listener();
     let log_dirs = loading.log_dirs(&defaults);
     let per_ip = loading.connection_overrides();
     let cluster_id = loading.cluster_id(sources);
@@ -56,6 +57,7 @@ pub fn load(sources: &Sources) -> Result<(BrokerConfig, Vec<Warning>), Vec<Confi
     config.advertised_listeners = listeners.advertised;
     config.inter_broker_listener_name = listeners.inter_broker;
     config.controller_listener_names = listeners.controllers;
+    config.http_listener = http_listener;
     config.log_dirs = log_dirs;
     config.max_connections_per_ip_overrides = per_ip;
     for (key, problem) in config.contradictions() {
@@ -318,6 +320,25 @@ impl Loading {
         let advertised = self.advertised(&listeners);
         let inter_broker = self.inter_broker_listener(&listeners);
         Listeners { listeners, advertised, inter_broker, controllers }
+    }
+
+    /// Where metrics and health are served. It is no listener of Kafka's protocol and advertised to nobody.
+    fn http_listener(&mut self) -> Option<Listener> {
+        let text = self.value("klamm.http.listener").filter(|text| !text.is_empty())?;
+        match parse_addresses(&format!("HTTP://{text}")).as_deref() {
+            Ok([Address { name, host, port }]) => Some(Listener {
+                name: name.clone(),
+                host: host.clone(),
+                port: *port,
+                security_protocol: SecurityProtocol::Plaintext,
+                is_controller: false,
+                is_optional: false,
+            }),
+            _ => {
+                self.error("klamm.http.listener", "it has to be host:port, or :port for all interfaces");
+                None
+            }
+        }
     }
 
     fn listener_addresses(&mut self, defaults: &BTreeMap<&'static str, String>) -> Option<Vec<Address>> {

@@ -7,17 +7,20 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{self, Poll};
 use std::time::Duration;
 
-use crate::stop::Stop;
 use bytes::{Buf, Bytes, BytesMut};
 use klamm_io::Stream;
-use klamm_protocol::Chunk;
+use klamm_protocol::{ApiKey, Chunk};
 
 use crate::api::{self, Answer, Closed, Handler, Reply};
 use crate::context::Context;
 use crate::listener::Endpoint;
+use crate::stop::Stop;
 
 /// How many produce requests of one connection may wait for their acknowledgement. Clients send five by
 /// default; beyond this the socket is not read.
@@ -48,9 +51,14 @@ pub(crate) async fn serve(
         bytes_max: usize::try_from(context.config().socket_request_max_bytes).unwrap_or(0),
         idle_max: u64::try_from(context.config().connections_max_idle_ms).ok().map(Duration::from_millis),
     };
-    let mut outlet = Outlet { stream: stream.clone(), idle_max: frames.idle_max, stop: stop.clone() };
+    let mut outlet = Outlet {
+        stream: stream.clone(),
+        context: context.clone(),
+        idle_max: frames.idle_max,
+        stop: stop.clone(),
+    };
     // Answers under way, oldest first.
-    let mut answers: VecDeque<Answer> = VecDeque::new();
+    let mut answers: VecDeque<UnderWay> = VecDeque::new();
     loop {
         // A frame that is taken must be handled, so the limit comes first.
         let next = if answers.len() < IN_FLIGHT_MAX { frames.buffered()? } else { None };
@@ -95,9 +103,30 @@ pub(crate) async fn serve(
 }
 
 enum Dispatched {
-    Pipelined(Answer),
-    Serial(Answer),
-    Waiting(Answer),
+    Pipelined(UnderWay),
+    Serial(UnderWay),
+    Waiting(UnderWay),
+}
+
+/// An answer under way; it counts its request when it is ready.
+struct UnderWay {
+    answer: Answer,
+    key: ApiKey,
+    since: Duration,
+    context: Arc<Context>,
+}
+
+impl Future for UnderWay {
+    type Output = Result<Option<Reply>, Closed>;
+
+    fn poll(mut self: Pin<&mut UnderWay>, cx: &mut task::Context<'_>) -> Poll<Self::Output> {
+        let polled = self.answer.as_mut().poll(cx);
+        if polled.is_ready() {
+            let duration = self.context.clock.monotonic().saturating_sub(self.since);
+            self.context.metrics.requests(self.key).count(duration);
+        }
+        polled
+    }
 }
 
 /// Reads the header, looks the API up and starts it. What cannot be parsed or is not served ends the
@@ -108,12 +137,15 @@ fn dispatch(
     endpoint: &Arc<Endpoint>,
     stream: &Arc<dyn Stream>,
 ) -> Result<Dispatched, Closed> {
+    let since = context.clock.monotonic();
+    context.metrics.received_bytes.fetch_add(4 + frame.len() as u64, Ordering::Relaxed);
     let (call, reader, entry) = api::open(frame, endpoint.clone(), stream.peer_addr(), stream.local_addr())?;
+    let under_way = |answer| UnderWay { answer, key: entry.key, since, context: context.clone() };
     let context = context.clone();
     Ok(match entry.handler {
-        Handler::Pipelined(begin) => Dispatched::Pipelined(begin(context, call, reader)?),
-        Handler::Serial(handle) => Dispatched::Serial(handle(context, call, reader)),
-        Handler::Waiting(handle) => Dispatched::Waiting(handle(context, call, reader)),
+        Handler::Pipelined(begin) => Dispatched::Pipelined(under_way(begin(context, call, reader)?)),
+        Handler::Serial(handle) => Dispatched::Serial(under_way(handle(context, call, reader))),
+        Handler::Waiting(handle) => Dispatched::Waiting(under_way(handle(context, call, reader))),
     })
 }
 
@@ -121,13 +153,14 @@ fn dispatch(
 /// at all when the node stops.
 struct Outlet {
     stream: Arc<dyn Stream>,
+    context: Arc<Context>,
     idle_max: Option<Duration>,
     stop: Stop,
 }
 
 impl Outlet {
     /// Sends what is under way, oldest first, and waits for it.
-    async fn send_all(&mut self, answers: &mut VecDeque<Answer>) -> Result<(), Closed> {
+    async fn send_all(&mut self, answers: &mut VecDeque<UnderWay>) -> Result<(), Closed> {
         while let Some(answer) = answers.pop_front() {
             self.send(answer.await?).await?;
         }
@@ -147,7 +180,7 @@ impl Outlet {
                     let mut pieces = bytes.chunks(PIECE_BYTES).peekable();
                     while let Some(piece) = pieces.next() {
                         let more = index != last || pieces.peek().is_some();
-                        self.progress(stream.write_all(piece, more)).await?;
+                        self.progress(stream.write_all(piece, more), piece.len() as u64).await?;
                     }
                 }
                 Chunk::External { index, len } => {
@@ -161,7 +194,7 @@ impl Outlet {
                     let mut position = slice.position;
                     while position < end {
                         let len = (end - position).min(PIECE_BYTES as u64);
-                        self.progress(stream.send_file(&slice.file, position, len)).await?;
+                        self.progress(stream.send_file(&slice.file, position, len), len).await?;
                         position += len;
                     }
                 }
@@ -171,11 +204,19 @@ impl Outlet {
     }
 
     /// Waits for one piece to be written, within the limits.
-    async fn progress(&mut self, write: impl Future<Output = io::Result<()>>) -> Result<(), Closed> {
+    async fn progress(
+        &mut self,
+        write: impl Future<Output = io::Result<()>>,
+        bytes: u64,
+    ) -> Result<(), Closed> {
         let idle_max = self.idle_max.unwrap_or(Duration::MAX);
         tokio::select! {
             biased;
-            written = write => Ok(written?),
+            written = write => {
+                written?;
+                self.context.metrics.sent_bytes.fetch_add(bytes, Ordering::Relaxed);
+                Ok(())
+            }
             () = tokio::time::sleep(idle_max) => Err(Closed::NotRead),
             () = async { self.stop.requested().await; tokio::time::sleep(STOP_GRACE).await } => Err(Closed::NotRead),
         }
@@ -270,6 +311,7 @@ impl From<io::Error> for Closed {
 pub(crate) fn report(peer: SocketAddr, closed: &Closed, context: &Context) {
     match closed {
         Closed::Malformed(what) => {
+            context.metrics.malformed.fetch_add(1, Ordering::Relaxed);
             if let Some(suppressed) = context.malformed_log.permit(context.clock.monotonic()) {
                 let more = if suppressed > 0 {
                     format!(" ({suppressed} more since the last such line)")

@@ -18,6 +18,7 @@ use crate::background::Applied;
 use crate::fetch_sessions::FetchSessions;
 use crate::limits::{Connections, RateLimit};
 use crate::listener::Endpoint;
+use crate::metrics::Metrics;
 use crate::partition_table::PartitionTable;
 use crate::producer_ids::ProducerIds;
 
@@ -34,6 +35,7 @@ pub(crate) struct Context {
     pub(crate) fetch_sessions: FetchSessions,
     pub(crate) producer_ids: ProducerIds,
     pub(crate) connections: Arc<Connections>,
+    pub(crate) metrics: Metrics,
     pub(crate) malformed_log: RateLimit,
     pub(crate) not_created_log: RateLimit,
     pub(crate) refused_log: RateLimit,

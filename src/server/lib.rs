@@ -4,6 +4,7 @@
 //! `klamm-coordinator`'s, what a topic may be called or configured `klamm-metadata`'s. `api` has one file for each
 //! API key; a handler holds no state and calls no other.
 
+mod admin;
 mod api;
 mod authorized_operations;
 mod background;
@@ -12,6 +13,7 @@ mod context;
 mod fetch_sessions;
 mod limits;
 mod listener;
+mod metrics;
 mod partition_table;
 mod producer_ids;
 mod start;

@@ -76,8 +76,7 @@ impl Connections {
     }
 
     /// How many are open.
-    #[cfg(test)]
-    fn open(&self) -> usize {
+    pub(crate) fn open(&self) -> usize {
         self.open.lock().values().sum()
     }
 }

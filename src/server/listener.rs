@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::stop::Stop;
@@ -97,6 +98,18 @@ pub async fn bind(config: &BrokerConfig, network: &dyn Network) -> Result<Vec<Bo
     Ok(bound)
 }
 
+/// Binds the listener of metrics and health, if there is to be one. Of the addresses that a host name has, it
+/// takes the first.
+pub(crate) async fn bind_http(
+    config: &BrokerConfig,
+    network: &dyn Network,
+) -> Result<Option<Arc<dyn Listener>>, BindError> {
+    let Some(listener) = &config.http_listener else { return Ok(None) };
+    let addresses = addresses(listener, network).await?;
+    let Some(address) = addresses.first().copied() else { return Ok(None) };
+    network.listen(address).map(Some).map_err(|error| bind_error(listener, address, error))
+}
+
 async fn addresses(
     listener: &klamm_config::Listener,
     network: &dyn Network,
@@ -150,6 +163,7 @@ pub(crate) async fn serve(bound: Bound, context: Arc<Context>, mut stop: Stop) {
         };
         let peer = stream.peer_addr();
         let Some(place) = context.connections.admit(peer.ip()) else {
+            context.metrics.refused_connections.fetch_add(1, Ordering::Relaxed);
             if let Some(held_back) = context.refused_log.permit(context.clock.monotonic()) {
                 tracing::warn!(
                     "refused the connection from {peer}: max.connections or max.connections.per.ip is reached \

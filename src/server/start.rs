@@ -18,11 +18,13 @@ use klamm_storage::{LogStore, StorageError, StoreSettings};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use crate::admin;
 use crate::background::{self, Follower};
 use crate::context::{Context, MALFORMED_LOG_EVERY, topic_config};
 use crate::fetch_sessions::FetchSessions;
 use crate::limits::{Connections, Limits, RateLimit};
 use crate::listener::{self, BindError, Bound};
+use crate::metrics::Metrics;
 use crate::partition_table::PartitionTable;
 use crate::producer_ids::ProducerIds;
 use crate::stop::Stop;
@@ -65,6 +67,8 @@ pub enum StartError {
 pub struct Server {
     /// Where it listens: the listener's name, its address, and whether it is for controllers.
     pub listeners: Vec<(String, SocketAddr, bool)>,
+    /// Where metrics and health are served over HTTP, if anywhere.
+    pub http: Option<SocketAddr>,
     context: Arc<Context>,
     stop: watch::Sender<bool>,
     /// Why this node's partitions no longer follow the metadata.
@@ -78,6 +82,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Starts a node. Ports come first: if one cannot be had, nothing on the disk has been touched.
 pub async fn start(config: BrokerConfig, machine: Machine) -> Result<Server, StartError> {
     let bound = listener::bind(&config, &*machine.network).await?;
+    let http = listener::bind_http(&config, &*machine.network).await?;
     let store = Arc::new(LogStore::open(store_settings(&config, &machine))?);
     let config = Arc::new(config);
     let deletes_strays = strays::may_be_deleted(&*machine.disk, &config.log_dirs, &store.metadata_dir())?;
@@ -113,6 +118,7 @@ pub async fn start(config: BrokerConfig, machine: Machine) -> Result<Server, Sta
         current_config: ArcSwap::new(config.clone()),
         fetch_sessions: fetch_sessions(&config, &machine),
         connections: Connections::new(Limits::of(&config)),
+        metrics: Metrics::new(),
         broker_epoch,
         static_config: config,
         metadata: metadata.clone(),
@@ -134,13 +140,17 @@ pub async fn start(config: BrokerConfig, machine: Machine) -> Result<Server, Sta
     let images = metadata.watch();
     tasks.spawn(background::follow_images(follower, context.clone(), images, stopping.clone(), failure));
     tasks.spawn(background::maintain(context.clone(), stopping.clone()));
+    let http_address = http.as_ref().map(|http| http.local_addr());
+    if let Some(http) = http {
+        tasks.spawn(admin::serve(http, context.clone(), stopping.clone()));
+    }
     let mut listeners = Vec::new();
     for bound in bound {
         let endpoint = bound.endpoint();
         listeners.push((endpoint.name.clone(), bound.address(), endpoint.is_controller));
         tasks.spawn(listener::serve(bound, context.clone(), stopping.clone()));
     }
-    Ok(Server { listeners, context, stop, following_failure, tasks })
+    Ok(Server { listeners, http: http_address, context, stop, following_failure, tasks })
 }
 
 impl Server {

@@ -358,3 +358,17 @@ fn settings_that_cannot_be_true_together_are_told() {
     file("max.connections.per.ip=0\nmax.connections.per.ip.overrides=10.0.0.1:5\n");
     assert!(mistakes("replica.lag.time.max.ms=100\n").contains("replica.lag.time.max.ms=100"));
 }
+
+/// An address without a port, or one in Kafka's notation, was taken for another.
+#[test]
+fn the_listener_of_metrics_is_host_and_port() {
+    let http = |text: &str| file(&format!("klamm.http.listener={text}\n")).http_listener;
+    assert_eq!(http(""), None);
+    let at = http("127.0.0.1:9644").unwrap();
+    assert_eq!((at.host.as_deref(), at.port), (Some("127.0.0.1"), 9644));
+    assert!(http(":9644").unwrap().is_wildcard());
+    for wrong in ["9644", "localhost", "http://localhost:9644", "a:1,b:2"] {
+        let told = mistakes(&format!("klamm.http.listener={wrong}\n"));
+        assert!(told.contains("host:port"), "{wrong}: {told}");
+    }
+}

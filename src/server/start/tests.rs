@@ -19,7 +19,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::*;
 
 fn config() -> BrokerConfig {
-    let settings = [("listeners", "PLAINTEXT://127.0.0.1:0"), ("log.dirs", "/data")];
+    let settings = [
+        ("listeners", "PLAINTEXT://127.0.0.1:0"),
+        ("log.dirs", "/data"),
+        ("klamm.http.listener", "127.0.0.1:0"),
+    ];
     let overrides = settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
     let (config, _) = klamm_config::load(&klamm_config::Sources { overrides, ..Default::default() }).unwrap();
     config
@@ -152,6 +156,58 @@ async fn a_deletion_that_would_not_outlive_a_crash_does_not_succeed() {
     assert_eq!(delete_records(port).await, [(ErrorCode::KafkaStorageError.code(), -1), unknown]);
     disk.clear(fault);
     assert_eq!(delete_records(port).await, [(0, 1), unknown]);
+    server.stop().await;
+}
+
+/// A GET over HTTP: the status line and the body.
+async fn get(server: &Server, path: &str) -> (String, String) {
+    let mut stream = tokio::net::TcpStream::connect(server.http.unwrap()).await.unwrap();
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n").as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.lines().next().unwrap().to_owned(), body.to_owned())
+}
+
+/// A probe that asks a node with a failed log was told that all is well.
+#[tokio::test(flavor = "multi_thread")]
+async fn health_tells_which_log_failed() {
+    let disk = SimulatedDisk::new(1);
+    let server = node(Arc::new(disk.clone())).await;
+    create(&server, "topic").await;
+    assert!(is_served(&server, "topic").await);
+    assert_eq!(get(&server, "/health").await, ("HTTP/1.1 200 OK".to_owned(), "ok\n".to_owned()));
+    assert_eq!(get(&server, "/").await.0, "HTTP/1.1 404 Not Found");
+    let partition = server.context.partitions.by_name("topic", 0).unwrap();
+    append(&partition);
+    disk.inject(Fault::new(Failure::Device).of(OperationKind::SyncData).on("topic-0"));
+    partition.flush().unwrap_err();
+    let (status, body) = get(&server, "/health").await;
+    assert_eq!(status, "HTTP/1.1 503 Service Unavailable");
+    assert!(body.starts_with("topic-0 is offline: ") && body.contains("/data/topic-0/"), "{body}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_tell_what_the_node_does() {
+    let server = node(Arc::new(SimulatedDisk::new(1))).await;
+    create(&server, "topic").await;
+    assert!(is_served(&server, "topic").await);
+    append(&server.context.partitions.by_name("topic", 0).unwrap());
+    delete_records(server.listeners[0].1).await;
+    let (status, page) = get(&server, "/metrics").await;
+    assert_eq!(status, "HTTP/1.1 200 OK");
+    for line in [
+        "klamm_active_controller 1",
+        "klamm_leader_partitions 1",
+        "klamm_under_replicated_partitions 0",
+        "klamm_at_min_isr_partitions 1",
+        "klamm_offline_partitions 0",
+        "klamm_log_segments 1",
+        "klamm_request_seconds_count{api=\"DeleteRecords\"} 1",
+    ] {
+        assert!(page.lines().any(|found| found == line), "{line} is not in:\n{page}");
+    }
+    assert!(page.ends_with("# EOF\n"));
     server.stop().await;
 }
 

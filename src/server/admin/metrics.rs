@@ -1,0 +1,162 @@
+//! The page of metrics, in the text format of OpenMetrics, which Prometheus reads.
+//!
+//! What is counted comes from [`crate::metrics`]; all else is looked up when the page is asked for, so that it
+//! costs nothing in between. There is no metric for each topic or partition: a cluster has too many.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use klamm_metadata::{Image, PartitionState};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
+
+use crate::api;
+use crate::context::Context;
+use crate::metrics::DURATION_BOUNDS_US;
+
+/// The whole page.
+pub(super) fn exposition(context: &Arc<Context>) -> String {
+    let mut registry = Registry::with_prefix("klamm");
+    registry.register_collector(Box::new(Node(context.clone())));
+    let mut page = String::new();
+    text::encode(&mut page, &registry).expect("a string takes all that is written");
+    page
+}
+
+/// Everything that is known of this node when it is asked.
+struct Node(Arc<Context>);
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "node {}", self.0.node_id)
+    }
+}
+
+impl Collector for Node {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let mut writer = Writer { encoder };
+        let image = self.0.image();
+        cluster(&mut writer, &image, &self.0)?;
+        partitions(&mut writer, &image, &self.0)?;
+        logs(&mut writer, &self.0)?;
+        requests(&mut writer, &self.0)
+    }
+}
+
+fn cluster(writer: &mut Writer<'_>, image: &Image, context: &Context) -> fmt::Result {
+    let is_controller = image.controller == Some(context.node_id);
+    writer.gauge(
+        "active_controller",
+        "1 on the node whose controller is active",
+        i64::from(is_controller),
+    )?;
+    let registered = image.brokers.len();
+    let fenced = image.brokers.values().filter(|broker| broker.fenced).count();
+    writer.gauge("brokers", "Registered brokers, fenced ones included", count(registered))?;
+    writer.gauge("fenced_brokers", "Registered brokers that may lead nothing", count(fenced))?;
+    writer.gauge(
+        "metadata_offset",
+        "The offset of the cluster's metadata that this node has",
+        image.offset,
+    )?;
+    writer.gauge("topics", "Topics of the cluster", count(image.topics.len()))
+}
+
+/// What an operator asks first. Each leader tells of its own partitions, as Kafka's brokers do; partitions that
+/// nobody leads are told by all.
+fn partitions(writer: &mut Writer<'_>, image: &Image, context: &Context) -> fmt::Result {
+    let table = context.partitions.load();
+    let (mut led, mut under_replicated, mut at_min, mut under_min) = (0, 0, 0, 0);
+    let states = || image.topics.values().flat_map(|topic| topic.partitions.iter());
+    for topic in image.topics.values() {
+        for (index, state) in topic.partitions.iter().enumerate() {
+            if state.leader != Some(context.node_id) {
+                continue;
+            }
+            let local =
+                i32::try_from(index).ok().and_then(|index| table.topic(topic.id)?.partitions.get(&index));
+            let setting = local.map_or(1, |partition| partition.settings().in_sync_replicas_min);
+            let min_in_sync = setting.min(state.replicas.len());
+            let in_sync = state.isr.len();
+            led += 1;
+            under_replicated += i64::from(in_sync < state.replicas.len());
+            at_min += i64::from(in_sync == min_in_sync);
+            under_min += i64::from(in_sync < min_in_sync);
+        }
+    }
+    let is_offline = |state: &&PartitionState| state.leader.is_none();
+    let here = count(table.partitions().count());
+    writer.gauge("partitions", "Partitions of which this node has a replica", here)?;
+    writer.gauge("leader_partitions", "Partitions that this node leads", led)?;
+    writer.gauge("under_replicated_partitions", "Led here, with replicas out of sync", under_replicated)?;
+    writer.gauge("at_min_isr_partitions", "Led here, with just min.insync.replicas in sync", at_min)?;
+    writer.gauge("under_min_isr_partitions", "Led here, with fewer in sync", under_min)?;
+    let offline = count(states().filter(is_offline).count());
+    writer.gauge("offline_partitions", "Partitions of the cluster that nobody leads", offline)
+}
+
+fn logs(writer: &mut Writer<'_>, context: &Context) -> fmt::Result {
+    let logs = context.store.logs();
+    let (mut bytes, mut segments, mut offline, mut unsynced) = (0, 0, 0, 0);
+    for log in &logs {
+        bytes += i64::try_from(log.size()).unwrap_or(i64::MAX);
+        segments += count(log.segment_count());
+        offline += i64::from(log.failure().is_some());
+        unsynced += log.log_end_offset() - log.recovery_point();
+    }
+    writer.gauge("log_bytes", "Bytes of all segments, without their indexes", bytes)?;
+    writer.gauge("log_segments", "Segments", segments)?;
+    writer.gauge("offline_logs", "Logs that failed and serve nothing", offline)?;
+    writer.gauge("unsynced_records", "Records above their log's recovery point", unsynced)
+}
+
+fn requests(writer: &mut Writer<'_>, context: &Context) -> fmt::Result {
+    let metrics = &context.metrics;
+    let of = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+    writer.gauge("connections", "Connections of clients that are open", count(context.connections.open()))?;
+    writer.counter("received_bytes", "Bytes that clients sent", of(&metrics.received_bytes))?;
+    writer.counter("sent_bytes", "Bytes that clients were sent", of(&metrics.sent_bytes))?;
+    let malformed = "Connections closed because of what came on them";
+    writer.counter("malformed_requests", malformed, of(&metrics.malformed))?;
+    let refused = "Connections refused because there were too many";
+    writer.counter("refused_connections", refused, of(&metrics.refused_connections))?;
+    let help = "How long requests took until their answer was ready, waiting included";
+    let mut family =
+        writer.encoder.encode_descriptor("request_seconds", help, None, MetricType::Histogram)?;
+    for entry in api::TABLE {
+        let requests = metrics.requests(entry.key);
+        let by_duration = requests.by_duration();
+        let total: u64 = by_duration.iter().sum();
+        if total == 0 {
+            continue;
+        }
+        let bounds = DURATION_BOUNDS_US.iter().map(|bound| *bound as f64 / 1e6).chain([f64::MAX]);
+        let buckets: Vec<(f64, u64)> = bounds.zip(by_duration).collect();
+        let labels = [("api", entry.key.name())];
+        let mut metric = family.encode_family(&labels)?;
+        metric.encode_histogram::<NoLabelSet>(requests.total().as_secs_f64(), total, &buckets, None)?;
+    }
+    Ok(())
+}
+
+struct Writer<'a> {
+    encoder: DescriptorEncoder<'a>,
+}
+
+impl Writer<'_> {
+    fn gauge(&mut self, name: &str, help: &str, value: i64) -> fmt::Result {
+        self.encoder.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&value)
+    }
+
+    fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
+        let mut metric = self.encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        metric.encode_counter::<NoLabelSet, u64, u64>(&value, None)
+    }
+}
+
+fn count(number: usize) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
