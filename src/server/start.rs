@@ -134,10 +134,20 @@ pub async fn start(config: BrokerConfig, machine: Machine) -> Result<Server, Sta
     });
     background::update_config(&context, &image);
 
+    Ok(serve(context, follower, bound, http))
+}
+
+/// Starts what runs until the stop: background work and listeners.
+fn serve(
+    context: Arc<Context>,
+    follower: Follower,
+    bound: Vec<Bound>,
+    http: Option<Arc<dyn klamm_io::Listener>>,
+) -> Server {
     let (stop, stopping) = Stop::channel();
     let mut tasks = JoinSet::new();
     let (failure, following_failure) = watch::channel(None);
-    let images = metadata.watch();
+    let images = context.metadata.watch();
     tasks.spawn(background::follow_images(follower, context.clone(), images, stopping.clone(), failure));
     tasks.spawn(background::maintain(context.clone(), stopping.clone()));
     let http_address = http.as_ref().map(|http| http.local_addr());
@@ -150,7 +160,7 @@ pub async fn start(config: BrokerConfig, machine: Machine) -> Result<Server, Sta
         listeners.push((endpoint.name.clone(), bound.address(), endpoint.is_controller));
         tasks.spawn(listener::serve(bound, context.clone(), stopping.clone()));
     }
-    Ok(Server { listeners, http: http_address, context, stop, following_failure, tasks })
+    Server { listeners, http: http_address, context, stop, following_failure, tasks }
 }
 
 impl Server {
