@@ -1,6 +1,6 @@
 //! Files: what the log store asks of a disk, and the disk of the machine.
 
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -54,6 +54,12 @@ pub trait File: Send + Sync {
     /// When the file's data was last written, by the clock of the machine; `None` where that is not known.
     fn modified_ms(&self) -> io::Result<Option<TimestampMs>> {
         Ok(None)
+    }
+
+    /// Whether a part of the file is in memory, so that reading it does not wait for the disk. It looks at both
+    /// ends of the part, which the kernel reads ahead together; where the system cannot tell, it says yes.
+    fn is_cached(&self, _position: u64, _len: u64) -> bool {
+        true
     }
 
     /// The descriptor, for `sendfile`; a simulated file has none.
@@ -179,6 +185,16 @@ impl File for SystemFile {
     fn modified_ms(&self) -> io::Result<Option<TimestampMs>> {
         let since = self.0.metadata()?.modified()?.duration_since(std::time::UNIX_EPOCH);
         Ok(since.ok().and_then(|since| i64::try_from(since.as_millis()).ok()))
+    }
+
+    fn is_cached(&self, position: u64, len: u64) -> bool {
+        let is_cached_at = |position| {
+            let mut byte = [0];
+            let mut parts = [IoSliceMut::new(&mut byte)];
+            let read = rustix::io::preadv2(&self.0, &mut parts, position, rustix::io::ReadWriteFlags::NOWAIT);
+            read != Err(rustix::io::Errno::AGAIN)
+        };
+        is_cached_at(position) && is_cached_at(position + len.saturating_sub(1))
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

@@ -5,6 +5,7 @@
 //! this crate may call `std::fs`, `std::net`, `std::time::*::now` or a random source of the system.
 
 mod clock;
+mod cold_reads;
 mod files;
 mod network;
 mod random;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tokio::io::Interest;
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::File;
+use crate::{File, cold_reads};
 
 /// A future behind a pointer, so that the traits here can be objects.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -69,7 +69,8 @@ pub struct SystemNetwork;
 /// How many connections may wait to be accepted.
 const BACKLOG: i32 = 1024;
 
-/// How much `sendfile` is asked for in one call: it blocks on a cold page, so a call stays short.
+/// How much `sendfile` is asked for in one call. It blocks on pages that are not in memory, so they are looked
+/// for first, and a call stays short in case they are dropped in between.
 const SEND_FILE_BYTES_MAX: u64 = 1024 * 1024;
 
 struct SystemListener {
@@ -131,8 +132,15 @@ impl Stream for SystemStream {
             let Some(descriptor) = file.descriptor() else {
                 return copy(self, file, position, len).await;
             };
+            let mut cached_up_to = position;
             while position < end {
                 let most = (end - position).min(SEND_FILE_BYTES_MAX) as usize;
+                if position >= cached_up_to {
+                    if !file.is_cached(position, most as u64) {
+                        cold_reads::into_cache(file.clone(), position, most).await?;
+                    }
+                    cached_up_to = position + most as u64;
+                }
                 let send = || {
                     rustix::fs::sendfile(&self.socket, descriptor, Some(&mut position), most)
                         .map_err(io::Error::from)
