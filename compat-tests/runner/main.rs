@@ -29,8 +29,11 @@ struct Arguments {
     /// Also run the scenarios of the tier "all"
     #[arg(long)]
     all: bool,
+    /// As --all, and what repeats itself does so for long
+    #[arg(long)]
+    soak: bool,
     /// Run only the scenarios of the tier "quick"
-    #[arg(long, conflicts_with = "all")]
+    #[arg(long, conflicts_with_all = ["all", "soak"])]
     quick: bool,
     /// Print the chosen scenarios and run none
     #[arg(long)]
@@ -75,7 +78,14 @@ fn work() -> Result<bool> {
         return Ok(true);
     }
     let klamm = klamm_binary(arguments.against)?;
-    let bench = run::Bench { home, klamm, flavor: arguments.against, setup, keep: arguments.keep };
+    let bench = run::Bench {
+        home,
+        klamm,
+        flavor: arguments.against,
+        setup,
+        keep: arguments.keep,
+        soak: arguments.soak,
+    };
     let (mut failed, mut removals) = (0, Vec::new());
     for scenario in &chosen {
         let outcome = run::run(&bench, scenario)?;
@@ -108,7 +118,7 @@ fn choose(all: Vec<Scenario>, arguments: &Arguments) -> Result<Vec<Scenario>> {
     let named =
         |scenario: &Scenario| arguments.names.iter().any(|part| scenario.name.contains(part.as_str()));
     let highest = match arguments {
-        Arguments { all: true, .. } => Tier::All,
+        Arguments { all: true, .. } | Arguments { soak: true, .. } => Tier::All,
         Arguments { quick: true, .. } => Tier::Quick,
         _ => Tier::Normal,
     };

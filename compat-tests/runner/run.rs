@@ -25,6 +25,7 @@ pub(crate) struct Bench {
     pub(crate) flavor: Flavor,
     pub(crate) setup: Setup,
     pub(crate) keep: bool,
+    pub(crate) soak: bool,
 }
 
 pub(crate) struct Outcome {
@@ -88,6 +89,7 @@ fn drive(
         .env("PORT", broker.port.to_string())
         .env("AGAINST", bench.flavor.to_string())
         .env("WITH", &scenario.with)
+        .env("SOAK", if bench.soak { "1" } else { "" })
         .env("WORK", folder)
         .env("BROKER_DIR", &broker.folder)
         .env("KLAMM_BIN", &bench.klamm)
@@ -100,7 +102,8 @@ fn drive(
     let (sender, events) = mpsc::channel();
     listen(client.child.stdout.take().context("no standard output")?, sender.clone(), "");
     listen(client.child.stderr.take().context("no standard error")?, sender, " ");
-    let deadline = Instant::now() + scenario.limit;
+    let limit = scenario.soak_limit.filter(|_| bench.soak).unwrap_or(scenario.limit);
+    let deadline = Instant::now() + limit;
     let mut open = 2;
     let mut ended: Option<Instant> = None;
     while open > 0 {
@@ -131,7 +134,7 @@ fn drive(
     Ok(match status {
         Some(status) if status.success() => None,
         Some(status) => Some(format!("the client ended with {status}")),
-        None => Some(format!("its time limit of {} s is over", scenario.limit.as_secs())),
+        None => Some(format!("its time limit of {} s is over", limit.as_secs())),
     })
 }
 

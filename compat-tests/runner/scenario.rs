@@ -4,6 +4,7 @@
 //! # scenario: kcat: produces, consumes in a group, goes on after a restart
 //! # tier: normal
 //! # limit: 60
+//! # soak limit: 3600
 //! # needs: kcat
 //! # against: klamm 2.8.2 4.4.0
 //! # broker: message.max.bytes=2000000
@@ -11,7 +12,8 @@
 //! ```
 //!
 //! `each` makes one scenario per word, named `<name>/<word>`; the word replaces `$WITH` in `needs` and is in the
-//! environment as WITH. `each of all` has further words, whose scenarios are of the tier `all`. `broker: none` means that the scenario starts its own. Against what it cannot run, it is not listed.
+//! environment as WITH. `each of all` has further words, whose scenarios are of the tier `all`. `broker: none` means that the scenario starts its own. Against what it cannot run, it is not listed. A scenario with a `soak
+//! limit` repeats itself many times when SOAK is set in its environment, and has that limit then.
 
 use crate::broker::Flavor;
 use anyhow::{Context, Result, bail};
@@ -45,6 +47,7 @@ pub(crate) struct Scenario {
     pub(crate) file: PathBuf,
     pub(crate) tier: Tier,
     pub(crate) limit: Duration,
+    pub(crate) soak_limit: Option<Duration>,
     pub(crate) needs: Vec<String>,
     pub(crate) against: Vec<Flavor>,
     pub(crate) broker_settings: Vec<String>,
@@ -93,6 +96,7 @@ fn parse(file: &Path, text: &str) -> Result<Vec<Scenario>> {
                 file: file.to_path_buf(),
                 tier: Tier::Normal,
                 limit: Duration::from_secs(60),
+                soak_limit: None,
                 needs: Vec::new(),
                 against: Flavor::ALL.to_vec(),
                 broker_settings: Vec::new(),
@@ -109,11 +113,8 @@ fn parse(file: &Path, text: &str) -> Result<Vec<Scenario>> {
                     .find(|tier| tier.to_string() == value)
                     .with_context(|| format!("tier {value:?} is none of quick, normal, all"))?;
             }
-            "limit" => {
-                scenario.limit = Duration::from_secs(
-                    value.parse().with_context(|| format!("limit {value:?} is no number of seconds"))?,
-                )
-            }
+            "limit" => scenario.limit = seconds(value)?,
+            "soak limit" => scenario.soak_limit = Some(seconds(value)?),
             "needs" => scenario.needs = words(value),
             "against" => {
                 scenario.against = value
@@ -148,6 +149,12 @@ fn with(scenario: &Scenario, word: &str) -> Scenario {
     one
 }
 
+fn seconds(value: &str) -> Result<Duration> {
+    Ok(Duration::from_secs(
+        value.parse().with_context(|| format!("limit {value:?} is no number of seconds"))?,
+    ))
+}
+
 fn words(value: &str) -> Vec<String> {
     value.split_whitespace().map(str::to_owned).collect()
 }
@@ -159,7 +166,7 @@ mod tests {
     /// A misread head would silently drop a scenario from the suite, or run it without what it needs.
     #[test]
     fn the_head_of_a_file_says_how_to_run_it() {
-        let text = "#!/usr/bin/env bash\n# scenario: topics: create and delete\n# tier: quick\n# limit: 7\n# needs: kafka-$WITH kcat\n# each: 2.2.2\n# each of all: 4.4.0\n# against: klamm 4.4.0\n# broker: a=b c=d\ntrue\n";
+        let text = "#!/usr/bin/env bash\n# scenario: topics: create and delete\n# tier: quick\n# limit: 7\n# soak limit: 70\n# needs: kafka-$WITH kcat\n# each: 2.2.2\n# each of all: 4.4.0\n# against: klamm 4.4.0\n# broker: a=b c=d\ntrue\n";
         let scenarios = parse(Path::new("topics.sh"), text).unwrap();
         assert_eq!(
             scenarios.iter().map(|s| s.name.as_str()).collect::<Vec<_>>(),
@@ -171,6 +178,7 @@ mod tests {
             (one.tier, one.limit.as_secs(), one.summary.as_str()),
             (Tier::Quick, 7, "create and delete")
         );
+        assert_eq!(one.soak_limit, Some(Duration::from_secs(70)));
         assert_eq!(one.needs, ["kafka-2.2.2", "kcat"]);
         assert_eq!(one.broker_settings, ["a=b", "c=d"]);
         assert_eq!(one.against, [Flavor::Klamm, Flavor::Kafka("4.4.0")]);
