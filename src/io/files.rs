@@ -62,6 +62,12 @@ pub trait File: Send + Sync {
         true
     }
 
+    /// Sets what [`File::modified_ms`] says, for a file that takes the place of an older one; where that is not
+    /// known, nothing happens.
+    fn set_modified_ms(&self, _modified_ms: TimestampMs) -> io::Result<()> {
+        Ok(())
+    }
+
     /// The descriptor, for `sendfile`; a simulated file has none.
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
@@ -195,6 +201,11 @@ impl File for SystemFile {
             read != Err(rustix::io::Errno::AGAIN)
         };
         is_cached_at(position) && is_cached_at(position + len.saturating_sub(1))
+    }
+
+    fn set_modified_ms(&self, modified_ms: TimestampMs) -> io::Result<()> {
+        let since = std::time::Duration::from_millis(u64::try_from(modified_ms).unwrap_or(0));
+        self.0.set_modified(std::time::UNIX_EPOCH + since)
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

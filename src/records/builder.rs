@@ -164,6 +164,12 @@ impl BatchBuilder {
         );
     }
 
+    /// Lets the batch say a larger time than its records have, or a time although it has none.
+    pub(crate) fn with_max_timestamp(mut self, max_timestamp: TimestampMs) -> BatchBuilder {
+        self.max_timestamp = max_timestamp;
+        self
+    }
+
     /// How many records were added.
     pub fn record_count(&self) -> usize {
         self.record_count

@@ -18,6 +18,7 @@ mod header;
 mod legacy;
 mod look_up;
 mod record;
+mod retained;
 mod stream;
 mod validation;
 mod varint;

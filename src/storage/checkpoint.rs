@@ -15,6 +15,9 @@ pub(crate) const LOG_START_OFFSETS: &str = "log-start-offset-checkpoint";
 /// `replication-offset-checkpoint`: the high watermarks.
 pub(crate) const HIGH_WATERMARKS: &str = "replication-offset-checkpoint";
 
+/// `cleaner-offset-checkpoint`: up to where each log was compacted.
+pub(crate) const CLEANED_OFFSETS: &str = "cleaner-offset-checkpoint";
+
 const VERSION: i32 = 0;
 const READ: &str = "read the checkpoint";
 

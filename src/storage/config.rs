@@ -10,7 +10,7 @@ pub struct CleanupPolicy {
 }
 
 /// What a log needs to know of its topic's config. The default is Apache Kafka's.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct LogConfig {
     /// `segment.bytes`: a segment never grows above it.
     pub segment_bytes: u64,
@@ -30,6 +30,15 @@ pub struct LogConfig {
     pub file_delete_delay_ms: i64,
     /// `cleanup.policy`.
     pub cleanup: CleanupPolicy,
+    /// `delete.retention.ms`: how long tombstones and transaction markers outlive the compaction that could have
+    /// removed them.
+    pub delete_retention_ms: i64,
+    /// `min.compaction.lag.ms`: a segment with a record younger than that is not compacted.
+    pub min_compaction_lag_ms: i64,
+    /// `max.compaction.lag.ms`: a log with a record that waits for longer is compacted, however few there are.
+    pub max_compaction_lag_ms: i64,
+    /// `min.cleanable.dirty.ratio`: which share of the bytes must be new before the log is compacted, 0 to 1.
+    pub min_cleanable_dirty_ratio: f64,
     /// `flush.messages`: after so many records the log is synced to the disk.
     pub flush_messages: u64,
     /// `flush.ms`: maintenance syncs a log that was not for so long; `None` leaves it to the system.
@@ -53,10 +62,26 @@ impl Default for LogConfig {
             retention_bytes: None,
             file_delete_delay_ms: 60_000,
             cleanup: CleanupPolicy { delete: true, compact: false },
+            delete_retention_ms: 24 * 60 * 60 * 1000,
+            min_compaction_lag_ms: 0,
+            max_compaction_lag_ms: i64::MAX,
+            min_cleanable_dirty_ratio: 0.5,
             flush_messages: i64::MAX as u64,
             flush_ms: None,
             preallocate: false,
             max_message_bytes: 1_048_588,
+        }
+    }
+}
+
+impl LogConfig {
+    /// After how long a segment takes no more appends. The active segment is never compacted, so a log with a
+    /// `max.compaction.lag.ms` has to end its segments by then (KIP-354).
+    pub fn segment_ms_max(&self) -> i64 {
+        if self.cleanup.compact && self.max_compaction_lag_ms > 0 {
+            self.segment_ms.min(self.max_compaction_lag_ms)
+        } else {
+            self.segment_ms
         }
     }
 }

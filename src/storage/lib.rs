@@ -13,6 +13,7 @@
 //! takes appends are written in blocks, when it suits, and never synced.
 
 mod checkpoint;
+mod cleaner;
 mod config;
 mod deletion;
 mod entry_file;
@@ -29,6 +30,7 @@ mod segment;
 mod store;
 mod walk;
 
+pub use cleaner::{CleanedLog, Cleaner, CleanerSettings, CleanerStatus, Outcome};
 pub use config::{CleanupPolicy, LogConfig};
 pub use error::{ReadError, StorageError, StorageErrorKind};
 pub use leader_epochs::EpochEntry;

@@ -4,6 +4,7 @@
 //! the end of the log as the writer last published them.
 
 mod append;
+mod clean;
 mod leftovers;
 mod lookup;
 mod open;
@@ -33,6 +34,7 @@ use crate::producers::{ProducerState, Producers};
 use crate::segment::{LogSegment, SegmentPlace};
 
 pub use append::Appended;
+pub(crate) use clean::{CleaningView, Replacement};
 pub use lookup::AbortedTransaction;
 pub(crate) use open::OpenLog;
 pub use read::LogSlice;
@@ -67,6 +69,8 @@ pub struct Log {
     end: ArcSwap<LogEnd>,
     log_start_offset: AtomicI64,
     recovery_point: AtomicI64,
+    /// Up to where the log was compacted, or [`NEVER_CLEANED`].
+    cleaned_offset: AtomicI64,
     writer: Mutex<Writer>,
     producers: Mutex<Producers>,
     epochs: RwLock<LeaderEpochs>,
@@ -94,7 +98,12 @@ struct Writer {
     roll_jitter_ms: i64,
     /// The offset of the newest `.snapshot` file.
     snapshot_offset: Option<Offset>,
+    /// How often batches were taken off the end: what was read before may be of no log any more.
+    truncations: u64,
 }
+
+/// In the place of the offset up to which a log was compacted.
+const NEVER_CLEANED: Offset = -1;
 
 /// Which changes beside those of the segments' content may not survive a power cut yet.
 struct Unsynced {
@@ -297,6 +306,6 @@ impl Log {
 
 /// A part of `segment.ms` by chance, so that the segments of many partitions do not all end at once.
 fn roll_jitter_ms(config: &LogConfig, random: &dyn Random) -> i64 {
-    let bound = config.segment_jitter_ms.min(config.segment_ms);
+    let bound = config.segment_jitter_ms.min(config.segment_ms_max());
     if bound <= 0 { 0 } else { (random.next_u64() % bound as u64) as i64 }
 }

@@ -5,6 +5,7 @@
 //! used lately are closed (the clock algorithm). Using a file that is open takes no lock.
 
 use std::collections::VecDeque;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -35,6 +36,8 @@ struct SlotState {
     suffix: &'static str,
     opened: ArcSwapOption<Opened>,
     is_used: AtomicBool,
+    /// Whether another file may soon have the name.
+    is_retired: AtomicBool,
     opening: Mutex<()>,
 }
 
@@ -58,6 +61,7 @@ impl OpenFiles {
             suffix,
             opened: ArcSwapOption::empty(),
             is_used: AtomicBool::new(false),
+            is_retired: AtomicBool::new(false),
             opening: Mutex::new(()),
         };
         FileSlot { state: Arc::new(state), files: self.clone() }
@@ -119,11 +123,21 @@ impl FileSlot {
         let path = self.path();
         let file =
             self.files.disk.open(&path, mode).map_err(|error| StorageError::io(&path, context, &error))?;
+        // Asked behind the opening: whoever takes the name away says so first.
+        if state.is_retired.load(Ordering::SeqCst) {
+            return Err(StorageError::io(&path, context, &io::ErrorKind::NotFound.into()));
+        }
         state.is_used.store(true, Ordering::Relaxed);
         state.opened.store(Some(Arc::new(Opened(file.clone()))));
         drop(opening);
         self.files.admit(state);
         Ok(file)
+    }
+
+    /// Says that the name will no longer be this file's: from now on it is used only while it stays open, and
+    /// when it is to be opened again it counts as missing.
+    pub(crate) fn retire(&self) {
+        self.state.is_retired.store(true, Ordering::SeqCst);
     }
 
     /// Closes the file until its next use.
@@ -161,6 +175,24 @@ mod tests {
         let mut content = [0; 3];
         slots[7].existing("test").unwrap().read_exact_at(&mut content, 0).unwrap();
         assert_eq!(content, [0, 1, 2]);
+    }
+
+    /// Guards readers of a segment that was replaced: under the old name stands another file, with other batches.
+    #[test]
+    fn a_retired_file_is_never_taken_for_the_one_that_has_its_name() {
+        let disk = Arc::new(SimulatedDisk::new(1));
+        let directory: Arc<Path> = Path::new("/logs").into();
+        disk.create_dir_all(&directory).unwrap();
+        let files = OpenFiles::new(disk.clone(), 4);
+        let slot = files.slot(&directory, 7, ".log");
+        slot.created("test").unwrap().write_all_at(&[b"old"], 0).unwrap();
+        disk.replace(&slot.path(), b"new").unwrap();
+        slot.retire();
+        let mut content = [0; 3];
+        slot.existing("test").unwrap().read_exact_at(&mut content, 0).unwrap();
+        assert_eq!(&content, b"old");
+        slot.close();
+        assert!(slot.existing("test").err().unwrap().is_not_found());
     }
 
     #[test]

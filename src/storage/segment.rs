@@ -1,5 +1,8 @@
 //! One segment of a log: the file with the batches, and its three indexes.
 
+mod aborted;
+mod cleaned;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,13 +18,18 @@ use crate::entry_file::EntryFile;
 use crate::error::StorageError;
 use crate::index_entry::{AbortedEntry, Entry, OffsetEntry, TimeEntry};
 use crate::open_files::{FileSlot, OpenFiles};
-use crate::producers::CompletedTransaction;
 use crate::walk::{Found, Walk};
 
 pub(crate) const LOG_SUFFIX: &str = ".log";
 pub(crate) const OFFSET_INDEX_SUFFIX: &str = ".index";
 pub(crate) const TIME_INDEX_SUFFIX: &str = ".timeindex";
 pub(crate) const TRANSACTION_INDEX_SUFFIX: &str = ".txnindex";
+
+pub(crate) use cleaned::{CLEANED_SUFFIX, SWAP_SUFFIX, change_suffixes, remove_replacement};
+
+/// The files of a segment.
+pub(crate) const SUFFIXES: [&str; 4] =
+    [LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX];
 
 /// A record found by its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,14 +80,24 @@ pub(crate) struct SegmentPlace<'a> {
 impl LogSegment {
     /// A segment whose file is there with so many bytes.
     pub(crate) fn open(place: &SegmentPlace<'_>, base_offset: Offset, size: u64) -> LogSegment {
-        let slot = |suffix| place.files.slot(place.directory, base_offset, suffix);
+        LogSegment::open_named(place, base_offset, size, SUFFIXES)
+    }
+
+    fn open_named(
+        place: &SegmentPlace<'_>,
+        base_offset: Offset,
+        size: u64,
+        suffixes: [&'static str; 4],
+    ) -> LogSegment {
+        let [log, offsets, times, aborted] =
+            suffixes.map(|suffix| place.files.slot(place.directory, base_offset, suffix));
         LogSegment {
             base_offset,
             created_ms: place.now_ms,
-            log: slot(LOG_SUFFIX),
-            offsets: EntryFile::open(slot(OFFSET_INDEX_SUFFIX)),
-            times: EntryFile::open(slot(TIME_INDEX_SUFFIX)),
-            aborted: EntryFile::open(slot(TRANSACTION_INDEX_SUFFIX)),
+            log,
+            offsets: EntryFile::open(offsets),
+            times: EntryFile::open(times),
+            aborted: EntryFile::open(aborted),
             size: AtomicU64::new(size),
             is_removed: AtomicBool::new(false),
             progress: Mutex::new(Progress {
@@ -111,20 +129,25 @@ impl LogSegment {
         config: &LogConfig,
     ) -> Result<LogSegment, StorageError> {
         let segment = LogSegment::open(place, base_offset, 0);
-        let file = segment.log.created("create the segment")?;
-        let failed = |error| StorageError::io(&segment.log.path(), "create the segment", &error);
+        segment.make_empty(if config.preallocate { config.segment_bytes } else { 0 })?;
+        Ok(segment)
+    }
+
+    fn make_empty(&self, preallocated: u64) -> Result<(), StorageError> {
+        let file = self.log.created("create the segment")?;
+        let failed = |error| StorageError::io(&self.log.path(), "create the segment", &error);
         if file.len().map_err(failed)? != 0 {
             file.set_len(0).map_err(failed)?;
         }
-        if config.preallocate {
-            file.set_len(config.segment_bytes).map_err(failed)?;
+        if preallocated > 0 {
+            file.set_len(preallocated).map_err(failed)?;
         }
         // Left-overs of a segment of the same offset that was removed must not come back to life.
-        segment.offsets.reset()?;
-        segment.times.reset()?;
-        segment.aborted.reset()?;
-        segment.progress.lock().largest = Some(LargestTimestamp::none(base_offset));
-        Ok(segment)
+        self.offsets.reset()?;
+        self.times.reset()?;
+        self.aborted.reset()?;
+        self.progress.lock().largest = Some(LargestTimestamp::none(self.base_offset));
+        Ok(())
     }
 
     pub(crate) fn base_offset(&self) -> Offset {
@@ -147,9 +170,14 @@ impl LogSegment {
         self.is_removed.load(Ordering::Acquire)
     }
 
-    /// Says that the files are about to go. Who reads may see that they are missing.
+    /// Says that the files are about to go, or to be replaced. Who reads may see that they are missing, but never
+    /// another segment's in their place.
     pub(crate) fn set_removed(&self) {
-        self.is_removed.store(true, Ordering::Release);
+        self.is_removed.store(true, Ordering::SeqCst);
+        self.log.retire();
+        self.offsets.slot().retire();
+        self.times.slot().retire();
+        self.aborted.slot().retire();
     }
 
     pub(crate) fn file(&self) -> Result<Arc<dyn File>, StorageError> {
@@ -235,20 +263,6 @@ impl LogSegment {
         Ok(())
     }
 
-    /// Notes an ended transaction; only aborted ones are of interest to readers.
-    pub(crate) fn add_transaction(&self, completed: &CompletedTransaction) -> Result<(), StorageError> {
-        if completed.is_abort {
-            self.aborted.len()?;
-            self.aborted.push(AbortedEntry {
-                producer_id: completed.producer_id.0,
-                first_offset: completed.first_offset,
-                last_offset: completed.last_offset,
-                last_stable_offset: completed.last_stable_offset,
-            });
-        }
-        Ok(())
-    }
-
     /// Brings all indexes to the disk's files: the segment takes no more appends, or the log is closed.
     pub(crate) fn finish(&self) -> Result<(), StorageError> {
         self.add_time_entry(self.largest_timestamp()?)?;
@@ -298,8 +312,7 @@ impl LogSegment {
         if largest >= 0 {
             return Ok(Some(largest));
         }
-        let failed = |error| StorageError::io(&self.path(), "look at", &error);
-        self.file()?.modified_ms().map_err(failed)
+        self.modified_ms()
     }
 
     /// The largest timestamp of the first batch; -1 if there is none.
@@ -433,33 +446,6 @@ impl LogSegment {
         file.read_exact_at(&mut bytes, found.position)
             .map_err(|error| StorageError::io(&self.path(), "read a batch", &error).at(found.position))?;
         Ok(Batch { header: found.header, bytes: Bytes::from(bytes) })
-    }
-
-    /// The aborted transactions of this segment that end at or behind `from`, and begin before `to`; and
-    /// whether no later segment can hold more of them.
-    pub(crate) fn aborted_transactions(
-        &self,
-        from: Offset,
-        to: Offset,
-        found: &mut Vec<AbortedEntry>,
-    ) -> Result<bool, StorageError> {
-        const AT_ONCE: usize = 256;
-        let mut index = self.aborted.partition_point(|entry| entry.last_offset < from)?;
-        loop {
-            let entries = self.aborted.from(index, AT_ONCE)?;
-            for entry in &entries {
-                if entry.last_offset >= from && entry.first_offset < to {
-                    found.push(*entry);
-                }
-                if entry.last_stable_offset >= to {
-                    return Ok(true);
-                }
-            }
-            if entries.len() < AT_ONCE {
-                return Ok(false);
-            }
-            index += AT_ONCE as u64;
-        }
     }
 
     /// Removes the batch that holds the offset and all behind it.

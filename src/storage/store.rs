@@ -116,6 +116,7 @@ struct Unopened {
     recovery_point: Option<Offset>,
     log_start_offset: Option<Offset>,
     high_watermark: Option<Offset>,
+    cleaned_offset: Option<Offset>,
 }
 
 impl LogStore {
@@ -168,6 +169,14 @@ impl LogStore {
             is_loaded: AtomicBool::new(false),
             changing: Mutex::new(()),
         })
+    }
+
+    pub(crate) fn clock(&self) -> Arc<dyn Clock> {
+        self.shared.environment.clock.clone()
+    }
+
+    pub(crate) fn random(&self) -> &dyn Random {
+        &*self.shared.environment.random
     }
 
     /// The cluster to which the directories belong.
@@ -234,6 +243,7 @@ impl LogStore {
             config,
             log_start_offset: None,
             recovery_point: None,
+            cleaned_offset: None,
             was_clean: false,
         };
         let log = Log::open(self.shared.environment.clone(), open)?.log;

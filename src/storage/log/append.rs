@@ -209,7 +209,7 @@ impl Log {
         } else {
             self.environment.clock.now_ms().saturating_sub(segment.created_ms())
         };
-        Ok(waited > config.segment_ms - writer.roll_jitter_ms)
+        Ok(waited > config.segment_ms_max() - writer.roll_jitter_ms)
     }
 
     /// Ends the active segment and begins the next one; does nothing if the active one is empty.

@@ -9,11 +9,10 @@ use klamm_model::Offset;
 use crate::deletion::{DELETED_SUFFIX, remove_if_there};
 use crate::error::StorageError;
 use crate::producer_snapshot;
-use crate::segment::{LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX};
+use crate::segment::{
+    CLEANED_SUFFIX, LOG_SUFFIX, OFFSET_INDEX_SUFFIX, SWAP_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX,
+};
 use crate::walk::Walk;
-
-const CLEANED_SUFFIX: &str = ".cleaned";
-const SWAP_SUFFIX: &str = ".swap";
 
 /// The files of a folder that belong to segments.
 #[derive(Debug, Default)]
@@ -60,9 +59,10 @@ pub(super) fn put_in_order(disk: &dyn Disk, directory: &Path) -> Result<Folder, 
     Ok(folder)
 }
 
-/// Kafka's own rules: a `.cleaned` file is not finished and goes, and with it each `.swap` file at or above it,
+/// Kafka's own rules but for one: a `.cleaned` file is not finished and goes, and with it each `.swap` file at or above it,
 /// which belongs to a split that did not finish either. The other `.swap` files replace all segments in their
-/// range of offsets.
+/// range of offsets; here also the one at which an empty one begins, since its transaction index would outlive
+/// the markers that end what it lists. The producer snapshot with which the range begins stays good.
 fn finish_swaps(disk: &dyn Disk, directory: &Path, names: &[String]) -> Result<(), StorageError> {
     let offset_of = |name: &str| name.get(..20)?.parse::<Offset>().ok();
     let cleaned = names.iter().filter(|name| has_suffix(name, CLEANED_SUFFIX));
@@ -78,11 +78,13 @@ fn finish_swaps(disk: &dyn Disk, directory: &Path, names: &[String]) -> Result<(
     for name in swaps.iter().filter(|name| name.ends_with(".log.swap")) {
         let Some(base_offset) = offset_of(name) else { continue };
         from = from.min(base_offset);
-        to = to.max(next_offset(disk, &directory.join(name), base_offset)?);
+        to = to.max(next_offset(disk, &directory.join(name), base_offset)?).max(base_offset + 1);
     }
     remove(disk, directory, names, |name| {
-        split(name)
-            .is_some_and(|(offset, suffix)| !suffix.ends_with(SWAP_SUFFIX) && offset >= from && offset < to)
+        split(name).is_some_and(|(offset, suffix)| {
+            let is_replaced = !suffix.ends_with(SWAP_SUFFIX) && offset >= from && offset < to;
+            is_replaced && !(offset == from && suffix == producer_snapshot::SUFFIX)
+        })
     })?;
     for name in swaps {
         let old = directory.join(name);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use klamm_model::{Offset, ProducerId, TimestampMs};
 
 use super::Log;
+use super::read::ATTEMPTS;
 use crate::error::StorageError;
 use crate::segment::{FoundOffset, LogSegment};
 
@@ -22,6 +23,10 @@ impl Log {
     /// rise with the offsets.
     pub fn offset_for_timestamp(&self, timestamp: TimestampMs) -> Result<Option<FoundOffset>, StorageError> {
         self.check_usable("look up a time in")?;
+        self.look(|| self.try_offset_for_timestamp(timestamp))
+    }
+
+    fn try_offset_for_timestamp(&self, timestamp: TimestampMs) -> Result<Option<FoundOffset>, StorageError> {
         let start = self.log_start_offset();
         for (segment, end) in self.segments_with_ends() {
             if segment.largest_timestamp()?.timestamp < timestamp {
@@ -39,6 +44,10 @@ impl Log {
     /// The first record that has the largest timestamp of the log (KIP-734).
     pub fn max_timestamp(&self) -> Result<Option<FoundOffset>, StorageError> {
         self.check_usable("look up a time in")?;
+        self.look(|| self.try_max_timestamp())
+    }
+
+    fn try_max_timestamp(&self) -> Result<Option<FoundOffset>, StorageError> {
         let mut largest: Option<(TimestampMs, Arc<LogSegment>, u64)> = None;
         for (segment, end) in self.segments_with_ends() {
             let timestamp = segment.largest_timestamp()?.timestamp;
@@ -52,6 +61,10 @@ impl Log {
     /// Where the segments begin whose records are not younger than a timestamp; all where it is negative.
     pub fn segment_offsets_before(&self, timestamp: TimestampMs) -> Result<Vec<Offset>, StorageError> {
         self.check_usable("look up a time in")?;
+        self.look(|| self.try_segment_offsets_before(timestamp))
+    }
+
+    fn try_segment_offsets_before(&self, timestamp: TimestampMs) -> Result<Vec<Offset>, StorageError> {
         let mut offsets = Vec::new();
         for (segment, _) in self.segments_with_ends() {
             if timestamp < 0 || segment.largest_timestamp()?.timestamp <= timestamp {
@@ -69,6 +82,34 @@ impl Log {
         to: Offset,
     ) -> Result<Vec<AbortedTransaction>, StorageError> {
         self.check_usable("read the transaction index of")?;
+        self.look(|| self.try_aborted_transactions(from, to))
+    }
+
+    /// Looks again when segments were removed or replaced meanwhile: their files are not there any more.
+    fn look<T>(&self, look: impl Fn() -> Result<T, StorageError>) -> Result<T, StorageError> {
+        let mut attempt = 1;
+        loop {
+            let segments = self.segments.load_full();
+            match look() {
+                Err(error) if attempt < ATTEMPTS && error.is_not_found() => {
+                    let has_changed = !Arc::ptr_eq(&segments, &self.segments.load_full())
+                        || segments.iter().any(|segment| segment.is_removed());
+                    if !has_changed {
+                        return Err(error);
+                    }
+                    attempt += 1;
+                    drop(self.writer.lock());
+                }
+                result => return result,
+            }
+        }
+    }
+
+    fn try_aborted_transactions(
+        &self,
+        from: Offset,
+        to: Offset,
+    ) -> Result<Vec<AbortedTransaction>, StorageError> {
         let segments = self.segments.load_full();
         let first = segments.partition_point(|segment| segment.base_offset() <= from).saturating_sub(1);
         let mut found = Vec::new();

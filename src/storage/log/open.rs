@@ -11,7 +11,7 @@ use parking_lot::{Mutex, RwLock};
 use super::leftovers::{self, Folder};
 use super::recovery::Recovery;
 use super::snapshots::write_whole;
-use super::{Environment, Log, LogEnd, Unsynced, Writer, roll_jitter_ms};
+use super::{Environment, Log, LogEnd, NEVER_CLEANED, Unsynced, Writer, roll_jitter_ms};
 use crate::checkpoint;
 use crate::config::LogConfig;
 use crate::error::{StorageError, StorageErrorKind};
@@ -30,6 +30,8 @@ pub(crate) struct OpenLog {
     /// From the checkpoints of the log directory.
     pub(crate) log_start_offset: Option<Offset>,
     pub(crate) recovery_point: Option<Offset>,
+    /// Up to where the log was compacted.
+    pub(crate) cleaned_offset: Option<Offset>,
     /// Whether the log directory was closed in order, so that nothing needs to be scanned.
     pub(crate) was_clean: bool,
 }
@@ -87,6 +89,7 @@ impl Log {
         let writer = Writer {
             roll_jitter_ms: roll_jitter_ms(&open.config, &*environment.random),
             snapshot_offset: None,
+            truncations: 0,
         };
         let was_synced = open.was_clean && !is_new;
         Ok(Log {
@@ -98,6 +101,7 @@ impl Log {
             config: ArcSwap::from_pointee(open.config.clone()),
             log_start_offset: AtomicI64::new(open.log_start_offset.unwrap_or(0).max(first_offset)),
             recovery_point: AtomicI64::new(0),
+            cleaned_offset: AtomicI64::new(open.cleaned_offset.unwrap_or(NEVER_CLEANED)),
             segments: ArcSwap::from_pointee(segments),
             end: ArcSwap::from_pointee(end),
             writer: Mutex::new(writer),

@@ -50,6 +50,9 @@ impl std::fmt::Debug for LogSlice {
     }
 }
 
+/// How often a reader looks again when a segment was taken from under it.
+pub(super) const ATTEMPTS: usize = 3;
+
 /// How much a read may take.
 struct Bounds {
     max_bytes: u64,
@@ -70,11 +73,12 @@ impl Log {
         below: Offset,
         at_least_one: bool,
     ) -> Result<Option<LogSlice>, ReadError> {
-        // A segment can vanish between two looks, by retention or truncation; then the answer is made anew.
-        for _ in 0..3 {
+        // A segment can vanish between two looks, by retention, truncation or compaction; then the answer is made
+        // anew, as soon as the new list is there.
+        for _ in 0..ATTEMPTS {
             match self.try_read(from, max_bytes, below, at_least_one)? {
                 Attempt::Done(slice) => return Ok(slice),
-                Attempt::Again => {}
+                Attempt::Again => drop(self.writer.lock()),
             }
         }
         Ok(None)
@@ -137,7 +141,10 @@ impl Log {
             let stop = self.locate_end(segment, &first, bounds, readable)?;
             let offset = bounds.below;
             let place = Place { offset, segment: segment.base_offset(), position: stop };
-            self.positions.add_read(place, bounds.generation);
+            // What is learned of a segment that was replaced meanwhile says nothing of the new one.
+            if !segment.is_removed() {
+                self.positions.add_read(place, bounds.generation);
+            }
             stop
         };
         let available = stop.saturating_sub(first.position);

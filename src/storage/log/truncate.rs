@@ -21,6 +21,7 @@ impl Log {
         if offset >= self.log_end_offset() {
             return Ok(false);
         }
+        writer.truncations += 1;
         tracing::info!(partition = %self.topic_partition, from = self.log_end_offset(), to = offset, "truncating");
         let first = self.segments.load()[0].base_offset();
         let result = if offset < first {
@@ -48,7 +49,7 @@ impl Log {
         let position = cut.map_or(active.size(), |found| found.position);
         // A batch goes as a whole, so the log may end before the offset that was asked for.
         let end_offset = cut.map_or(Ok(offset), |found| active.first_offset_of(&found))?.min(offset);
-        let went_back = self.recovery_point.fetch_min(end_offset, Ordering::AcqRel) > end_offset;
+        let went_back = self.move_points_back_to(end_offset);
         // Readers see the new end first, and what they remember is void from then on. Then the files go, the
         // last one first: a crash leaves a log that ends between the new end and the old one, without a hole.
         self.end.store(Arc::new(LogEnd { offset: end_offset, segment: active.base_offset(), position }));
@@ -74,7 +75,8 @@ impl Log {
     }
 
     pub(super) fn restart_at(&self, writer: &mut Writer, offset: Offset) -> Result<(), StorageError> {
-        let went_back = self.recovery_point.fetch_min(offset, Ordering::AcqRel) > offset;
+        writer.truncations += 1;
+        let went_back = self.move_points_back_to(offset);
         let segments = self.segments.load_full();
         for segment in segments.iter().rev() {
             self.remove_now(segment)?;
@@ -97,7 +99,14 @@ impl Log {
         if went_back { self.write_recovery_points() } else { Ok(()) }
     }
 
-    fn write_recovery_points(&self) -> Result<(), StorageError> {
+    /// Lets the recovery point and the end of what was compacted be no further than the log. Returns whether
+    /// either was, so that their files say something wrong.
+    fn move_points_back_to(&self, offset: Offset) -> bool {
+        let recovery_point = self.recovery_point.fetch_min(offset, Ordering::AcqRel);
+        recovery_point.max(self.cleaned_offset.fetch_min(offset, Ordering::AcqRel)) > offset
+    }
+
+    pub(super) fn write_recovery_points(&self) -> Result<(), StorageError> {
         self.environment.recovery_point_went_back.get().map_or(Ok(()), |write| write(self.directory_id))
     }
 

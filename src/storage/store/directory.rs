@@ -42,6 +42,7 @@ pub(super) struct Remembered {
     pub(super) recovery_points: Offsets,
     pub(super) log_start_offsets: Offsets,
     pub(super) high_watermarks: Offsets,
+    pub(super) cleaned_offsets: Offsets,
 }
 
 /// A folder in a log directory.
@@ -172,11 +173,34 @@ impl LogDirectory {
             recovery_points: read(checkpoint::RECOVERY_POINTS)?,
             log_start_offsets: read(checkpoint::LOG_START_OFFSETS)?,
             high_watermarks: read(checkpoint::HIGH_WATERMARKS)?,
+            cleaned_offsets: self.cleaned_offsets(disk)?,
         };
-        let all = [&remembered.recovery_points, &remembered.log_start_offsets, &remembered.high_watermarks];
+        let all = [
+            &remembered.recovery_points,
+            &remembered.log_start_offsets,
+            &remembered.high_watermarks,
+            &remembered.cleaned_offsets,
+        ];
         let named = all.into_iter().flatten().map(|(tp, _)| tp.clone());
-        self.written.lock().named = named.collect();
+        let mut written = self.written.lock();
+        written.named = named.collect();
+        if remembered.cleaned_offsets.is_empty() {
+            // Where nothing was ever compacted there need not be a file that says so.
+            written.files.insert(checkpoint::CLEANED_OFFSETS.to_owned(), Offsets::new());
+        }
+        drop(written);
         Ok(remembered)
+    }
+
+    /// Without this file all logs are compacted from their start again, which costs time and nothing else.
+    fn cleaned_offsets(&self, disk: &dyn Disk) -> Result<Offsets, StorageError> {
+        match checkpoint::read_offsets(disk, &self.path.join(checkpoint::CLEANED_OFFSETS)) {
+            Err(error) if matches!(error.kind, StorageErrorKind::Corrupt(_)) => {
+                tracing::warn!(%error, "compaction begins at the start of each log of this directory again");
+                Ok(Offsets::new())
+            }
+            result => result,
+        }
     }
 
     /// The folders, by name.
@@ -249,11 +273,11 @@ impl Checkpoints<'_> {
         Ok(())
     }
 
-    /// Replaces all three files.
+    /// Replaces all files.
     pub(super) fn write_all(
         &mut self,
         disk: &dyn Disk,
-        files: [(&str, &Offsets); 3],
+        files: [(&str, &Offsets); 4],
     ) -> Result<(), StorageError> {
         files.iter().try_for_each(|(name, offsets)| self.write(disk, name, offsets))?;
         let named = files.iter().flat_map(|(_, offsets)| offsets.iter()).map(|(tp, _)| tp.clone());

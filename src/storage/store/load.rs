@@ -133,6 +133,7 @@ impl LogStore {
                 config,
                 log_start_offset: offset_of(&remembered.log_start_offsets, topic_partition),
                 recovery_point: offset_of(&remembered.recovery_points, topic_partition),
+                cleaned_offset: offset_of(&remembered.cleaned_offsets, topic_partition),
                 was_clean: remembered.was_clean,
             },
         );
@@ -174,6 +175,7 @@ impl LogStore {
             recovery_point: offset_of(&remembered.recovery_points, topic_partition),
             log_start_offset: offset_of(&remembered.log_start_offsets, topic_partition),
             high_watermark: offset_of(&remembered.high_watermarks, topic_partition),
+            cleaned_offset: offset_of(&remembered.cleaned_offsets, topic_partition),
         };
         self.shared.unopened.lock().insert(topic_partition.clone(), unopened);
     }

@@ -36,6 +36,11 @@ impl LogStore {
         Ok(())
     }
 
+    /// Writes up to where the logs of a directory were compacted.
+    pub(crate) fn checkpoint_cleaned(&self, directory: Uuid) -> Result<(), StorageError> {
+        self.shared.write_recovery_points(directory)
+    }
+
     /// Syncs the segments that appends have left behind, and logs whose `flush.ms` is over. Cheap when there is
     /// nothing to do; to be called often, on a thread that may block.
     pub fn flush_due(&self, now_ms: TimestampMs) {
@@ -96,22 +101,27 @@ impl Shared {
             let recovery_points = self.recovery_points_in(directory.id);
             let log_start_offsets = self.log_start_offsets_in(directory.id);
             let high_watermarks = self.high_watermarks_in(directory.id);
+            let cleaned_offsets = self.cleaned_offsets_in(directory.id);
             let files = [
                 (checkpoint::RECOVERY_POINTS, &recovery_points),
                 (checkpoint::LOG_START_OFFSETS, &log_start_offsets),
                 (checkpoint::HIGH_WATERMARKS, &high_watermarks),
+                (checkpoint::CLEANED_OFFSETS, &cleaned_offsets),
             ];
             checkpoints.write_all(&*self.environment.disk, files)?;
         }
         Ok(())
     }
 
-    /// Writes the recovery points of one directory.
+    /// Writes the recovery points of one directory, and up to where its logs were compacted.
     pub(super) fn write_recovery_points(&self, directory_id: Uuid) -> Result<(), StorageError> {
         for directory in self.directories.iter().filter(|directory| directory.id == directory_id) {
             let mut checkpoints = directory.checkpoints();
+            let disk = &*self.environment.disk;
             let offsets = self.recovery_points_in(directory_id);
-            checkpoints.write(&*self.environment.disk, checkpoint::RECOVERY_POINTS, &offsets)?;
+            checkpoints.write(disk, checkpoint::RECOVERY_POINTS, &offsets)?;
+            let offsets = self.cleaned_offsets_in(directory_id);
+            checkpoints.write(disk, checkpoint::CLEANED_OFFSETS, &offsets)?;
         }
         Ok(())
     }
@@ -129,6 +139,10 @@ impl Shared {
         let known = self.high_watermarks.lock().clone();
         let of_log = |log: &Log| known.get(log.topic_partition()).copied();
         self.offsets_in(directory, of_log, |unopened| unopened.high_watermark)
+    }
+
+    fn cleaned_offsets_in(&self, directory: Uuid) -> Offsets {
+        self.offsets_in(directory, Log::cleaned_offset, |unopened| unopened.cleaned_offset)
     }
 
     fn offsets_in(

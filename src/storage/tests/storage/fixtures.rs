@@ -42,7 +42,7 @@ struct Fixture {
     batches: Vec<Value>,
 }
 
-fn fixtures_dir() -> PathBuf {
+pub(crate) fn fixtures_dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures")
 }
 
@@ -81,12 +81,12 @@ fn all() -> Vec<Fixture> {
     found
 }
 
-fn lines(path: &Path) -> Vec<Value> {
+pub(crate) fn lines(path: &Path) -> Vec<Value> {
     let content = std::fs::read_to_string(path).unwrap();
     content.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-fn copy(disk: &SimulatedDisk, from: &Path, to: &Path) {
+pub(crate) fn copy(disk: &SimulatedDisk, from: &Path, to: &Path) {
     disk.create_dir_all(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap() {
         let entry = entry.unwrap();
@@ -141,7 +141,7 @@ impl Fixture {
     }
 }
 
-fn base64(bytes: &[u8]) -> String {
+pub(crate) fn base64(bytes: &[u8]) -> String {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::new();
     for chunk in bytes.chunks(3) {
@@ -344,7 +344,7 @@ fn aborted_transactions_are_listed_for_readers() {
 
 /// What a consumer does with the list: a producer's records are left out from the first offset of an aborted
 /// transaction to its marker.
-fn committed_offsets(log: &Log) -> Vec<Offset> {
+pub(crate) fn committed_offsets(log: &Log) -> Vec<Offset> {
     let end = log.last_stable_offset(log.log_end_offset());
     let mut aborted = log.aborted_transactions(0, end).unwrap();
     aborted.sort_by_key(|transaction| transaction.first_offset);

@@ -7,6 +7,7 @@
 )]
 
 mod appending;
+mod compaction;
 mod crashes;
 mod directories;
 mod faults;
