@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use klamm_model::NodeId;
 
 use crate::listeners::{AdvertisedListener, Listener};
+use crate::roles::{QuorumVoter, Roles};
 use crate::source::Source;
 use crate::table;
 use crate::topic::DynamicConfigs;
@@ -25,6 +26,10 @@ macro_rules! broker_config {
             pub cluster_id: Option<String>,
             /// `broker.rack`.
             pub rack: Option<String>,
+            /// `process.roles`.
+            pub roles: Roles,
+            /// `controller.quorum.voters`; empty if nobody set it, and then this node is its quorum's only voter.
+            pub quorum_voters: Vec<QuorumVoter>,
             /// `listeners`, those for controllers included.
             pub listeners: Vec<Listener>,
             /// `advertised.listeners` without those for controllers; empty if nobody set it, and then clients
@@ -62,6 +67,8 @@ macro_rules! broker_config {
                     node_id: NodeId(1),
                     cluster_id: None,
                     rack: None,
+                    roles: Roles { broker: true, controller: true },
+                    quorum_voters: Vec::new(),
                     listeners: Vec::new(),
                     advertised_listeners: Vec::new(),
                     inter_broker_listener_name: String::new(),

@@ -12,6 +12,7 @@ mod legacy;
 mod listeners;
 mod load;
 mod properties;
+mod roles;
 mod source;
 mod table;
 mod topic;
@@ -27,6 +28,7 @@ pub use key::{Allowed, DefaultValue, Importance, Key, Kind, Scope, Synonym, Upda
 pub use listeners::{AdvertisedListener, Listener, SecurityProtocol};
 pub use load::load;
 pub use properties::{Property, parse_properties};
+pub use roles::{QuorumVoter, Roles};
 pub use source::{ConfigError, Source, Sources, Warning};
 pub use table::{broker_key, broker_keys, group_key, group_keys, nearest, topic_key, topic_keys};
 pub use topic::{CleanupPolicy, CompressionType, DynamicConfigs, TopicConfig};

@@ -16,6 +16,7 @@ use crate::listeners::{
     parse_protocol_map,
 };
 use crate::properties::parse_properties;
+use crate::roles::{QuorumVoter, Roles};
 use crate::source::{ConfigError, Source, Sources, Warning};
 use crate::table;
 use crate::validate::listener_key;
@@ -37,7 +38,7 @@ pub fn load(sources: &Sources) -> Result<(BrokerConfig, Vec<Warning>), Vec<Confi
     loading.refuse_what_is_not_built();
     let defaults = loading.own_defaults(sources.file.is_some());
     let node_id = loading.node_id();
-    loading.check_quorum(node_id);
+    let quorum_voters = loading.quorum_voters(node_id);
     let listeners = loading.listeners(&defaults);
     let http_listener = loading.http_listener();
     let log_dirs = loading.log_dirs(&defaults);
@@ -53,6 +54,7 @@ pub fn load(sources: &Sources) -> Result<(BrokerConfig, Vec<Warning>), Vec<Confi
     config.node_id = node_id;
     config.cluster_id = cluster_id;
     config.rack = rack;
+    config.quorum_voters = quorum_voters;
     config.listeners = listeners.listeners;
     config.advertised_listeners = listeners.advertised;
     config.inter_broker_listener_name = listeners.inter_broker;
@@ -172,15 +174,12 @@ impl Loading {
         {
             self.error("remote.log.storage.system.enable", "Klamm has no tiered storage");
         }
-        if let Some(roles) = self.value("process.roles") {
-            let roles = list_items(&roles);
-            if !(roles.contains(&"broker") && roles.contains(&"controller")) {
-                self.error(
-                    "process.roles",
-                    "this version of Klamm runs as broker,controller only: a cluster of several nodes is not \
-                     built yet",
-                );
-            }
+        let both = Roles { broker: true, controller: true };
+        if self.value("process.roles").is_some_and(|roles| Roles::parse(&roles) != Some(both)) {
+            self.error(
+                "process.roles",
+                "this version of Klamm runs as broker,controller only: a cluster of several nodes is not built yet",
+            );
         }
     }
 
@@ -263,33 +262,27 @@ impl Loading {
     }
 
     /// The quorum has to be this node alone.
-    fn check_quorum(&mut self, node_id: NodeId) {
+    fn quorum_voters(&mut self, node_id: NodeId) -> Vec<QuorumVoter> {
         const NOT_BUILT: &str = "this version of Klamm has one controller, itself: a quorum of several is not built \
                                  yet";
-        if let Some(voters) = self.value("controller.quorum.voters").filter(|voters| !voters.is_empty()) {
-            let voters = list_items(&voters);
-            let ids: Vec<Option<i32>> = voters
-                .iter()
-                .map(|voter| {
-                    let (id, address) = voter.split_once('@')?;
-                    address.rsplit_once(':')?.1.parse::<u16>().ok()?;
-                    id.trim().parse().ok()
-                })
-                .collect();
-            if ids.contains(&None) {
-                self.error("controller.quorum.voters", "expected id@host:port, as 1@localhost:9093");
-            } else if ids.len() > 1 {
-                self.error("controller.quorum.voters", NOT_BUILT);
-            } else if ids[0] != Some(node_id.0) {
-                self.error(
-                    "controller.quorum.voters",
-                    format!("the only controller has to be this node, which is {} (node.id)", node_id.0),
-                );
-            }
+        let voters = self.value("controller.quorum.voters").filter(|voters| !voters.is_empty());
+        let voters = voters.map_or(Ok(Vec::new()), |voters| QuorumVoter::parse_all(&voters));
+        let voters = voters.unwrap_or_else(|problem| {
+            self.error("controller.quorum.voters", problem);
+            Vec::new()
+        });
+        if voters.len() > 1 {
+            self.error("controller.quorum.voters", NOT_BUILT);
+        } else if voters.first().is_some_and(|voter| voter.id != node_id) {
+            self.error(
+                "controller.quorum.voters",
+                format!("the only controller has to be this node, which is {} (node.id)", node_id.0),
+            );
         }
         if self.value("controller.quorum.bootstrap.servers").is_some_and(|text| list_items(&text).len() > 1) {
             self.error("controller.quorum.bootstrap.servers", NOT_BUILT);
         }
+        voters
     }
 
     fn listeners(&mut self, defaults: &BTreeMap<&'static str, String>) -> Listeners {

@@ -10,6 +10,7 @@ mod commands;
 mod controller_task;
 mod start;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -30,6 +31,8 @@ pub struct MetadataNode {
     jobs: mpsc::Sender<Box<dyn Job>>,
     peers: mpsc::Sender<PeerCall>,
     failure: watch::Receiver<Option<String>>,
+    /// Where the nodes of the quorum listen, as its membership says.
+    addresses: watch::Receiver<BTreeMap<NodeId, (String, u16)>>,
     stop: Mutex<Option<oneshot::Sender<()>>>,
     thread: Mutex<Option<std::thread::JoinHandle<()>>>,
 }
@@ -78,6 +81,11 @@ impl MetadataNode {
     /// Whether this node is the active controller.
     pub fn is_controller(&self) -> bool {
         self.images.borrow().controller == Some(self.id)
+    }
+
+    /// The host and port on which a node of the quorum listens for the others.
+    pub fn address_of(&self, node: NodeId) -> Option<(String, u16)> {
+        self.addresses.borrow().get(&node).cloned()
     }
 
     /// Waits until the quorum is lost for good on this node (its disk failed) and says why. It never returns

@@ -111,7 +111,8 @@ enum Dispatched {
 /// An answer under way; it counts its request when it is ready.
 struct UnderWay {
     answer: Answer,
-    key: ApiKey,
+    /// None for what is not of Kafka's protocol.
+    key: Option<ApiKey>,
     since: Duration,
     context: Arc<Context>,
 }
@@ -121,9 +122,9 @@ impl Future for UnderWay {
 
     fn poll(mut self: Pin<&mut UnderWay>, cx: &mut task::Context<'_>) -> Poll<Self::Output> {
         let polled = self.answer.as_mut().poll(cx);
-        if polled.is_ready() {
+        if let (true, Some(key)) = (polled.is_ready(), self.key) {
             let duration = self.context.clock.monotonic().saturating_sub(self.since);
-            self.context.metrics.requests(self.key).count(duration);
+            self.context.metrics.requests(key).count(duration);
         }
         polled
     }
@@ -139,8 +140,12 @@ fn dispatch(
 ) -> Result<Dispatched, Closed> {
     let since = context.clock.monotonic();
     context.metrics.received_bytes.fetch_add(4 + frame.len() as u64, Ordering::Relaxed);
+    if let Some((correlation_id, message)) = api::quorum_message(&frame, endpoint) {
+        let answer = api::answer_quorum(context.clone(), correlation_id, message);
+        return Ok(Dispatched::Pipelined(UnderWay { answer, key: None, since, context: context.clone() }));
+    }
     let (call, reader, entry) = api::open(frame, endpoint.clone(), stream.peer_addr(), stream.local_addr())?;
-    let under_way = |answer| UnderWay { answer, key: entry.key, since, context: context.clone() };
+    let under_way = |answer| UnderWay { answer, key: Some(entry.key), since, context: context.clone() };
     let context = context.clone();
     Ok(match entry.handler {
         Handler::Pipelined(begin) => Dispatched::Pipelined(under_way(begin(context, call, reader)?)),

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -15,6 +16,7 @@ use klamm_model::NodeId;
 use klamm_storage::LogStore;
 
 use crate::background::Applied;
+use crate::controller_channel::ControllerChannel;
 use crate::fetch_sessions::FetchSessions;
 use crate::limits::{Connections, RateLimit};
 use crate::listener::Endpoint;
@@ -29,6 +31,7 @@ pub(crate) struct Context {
     pub(crate) static_config: Arc<BrokerConfig>,
     pub(crate) current_config: ArcSwap<BrokerConfig>,
     pub(crate) metadata: Arc<MetadataNode>,
+    pub(crate) controller: ControllerChannel,
     pub(crate) partitions: Arc<PartitionTable>,
     pub(crate) groups: Arc<GroupCoordinator>,
     pub(crate) store: Arc<LogStore>,
@@ -40,13 +43,16 @@ pub(crate) struct Context {
     pub(crate) not_created_log: RateLimit,
     pub(crate) refused_log: RateLimit,
     pub(crate) applied: Applied,
-    /// The epoch of this broker's registration.
-    pub(crate) broker_epoch: i64,
+    /// The epoch of this broker's registration; -1 before it has one.
+    pub(crate) broker_epoch: AtomicI64,
     pub(crate) clock: Arc<dyn Clock>,
 }
 
 /// How long the answer to a creation waits until this node has opened the new partitions.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long a change may wait for the controller where the request does not say.
+pub(crate) const CONTROLLER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How often the log may speak of frames that cannot be read, or of connections that are refused.
 pub(crate) const MALFORMED_LOG_EVERY: Duration = Duration::from_secs(1);
@@ -55,6 +61,11 @@ impl Context {
     /// The configuration in force, dynamic changes included.
     pub(crate) fn config(&self) -> Arc<BrokerConfig> {
         self.current_config.load_full()
+    }
+
+    /// The epoch of this broker's registration; -1 before it has one.
+    pub(crate) fn broker_epoch(&self) -> i64 {
+        self.broker_epoch.load(Ordering::Acquire)
     }
 
     /// The newest image of the cluster that this node has.

@@ -2,17 +2,18 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use klamm_config::BrokerConfig;
+use klamm_config::{BrokerConfig, QuorumVoter};
 use klamm_coordinator::{GroupCoordinator, GroupEnvironment, GroupSettings};
-use klamm_io::{Clock, Disk, Network, Random};
+use klamm_io::{Clock, Disk, Listener, Network, Random};
 use klamm_metadata::{
-    Endpoint as BrokerEndpoint, Image, KafkaRules, MetadataNode, NoPeers, QuorumSettings, Registration,
-    Settings, TopicDefaults, Voter,
+    Endpoint as BrokerEndpoint, Image, KafkaRules, MetadataNode, QuorumSettings, Registration, Settings,
+    TopicDefaults, Voter,
 };
-use klamm_model::topic_name;
+use klamm_model::{Uuid, topic_name};
 use klamm_partition::Partition;
 use klamm_storage::{LogStore, StorageError, StoreSettings};
 use tokio::sync::watch;
@@ -21,11 +22,13 @@ use tokio::task::JoinSet;
 use crate::admin;
 use crate::background::{self, Follower};
 use crate::context::{Context, MALFORMED_LOG_EVERY, topic_config};
+use crate::controller_channel::ControllerChannel;
 use crate::fetch_sessions::FetchSessions;
 use crate::limits::{Connections, Limits, RateLimit};
 use crate::listener::{self, BindError, Bound};
 use crate::metrics::Metrics;
 use crate::partition_table::PartitionTable;
+use crate::peers::{Peers, QuorumCarrier};
 use crate::producer_ids::ProducerIds;
 use crate::stop::Stop;
 use crate::strays;
@@ -71,6 +74,7 @@ pub struct Server {
     pub http: Option<SocketAddr>,
     context: Arc<Context>,
     stop: watch::Sender<bool>,
+    stopping: Stop,
     /// Why this node's partitions no longer follow the metadata.
     following_failure: watch::Receiver<Option<String>>,
     tasks: JoinSet<()>,
@@ -79,7 +83,8 @@ pub struct Server {
 /// How long a stop waits for connections to end.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Starts a node. Ports come first: if one cannot be had, nothing on the disk has been touched.
+/// Starts a node. Ports come first: if one cannot be had, nothing on the disk has been touched. Controllers are
+/// served next, because the quorum has no leader before its nodes hear each other; clients are served last.
 pub async fn start(config: BrokerConfig, machine: Machine) -> Result<Server, StartError> {
     let bound = listener::bind(&config, &*machine.network).await?;
     let http = listener::bind_http(&config, &*machine.network).await?;
@@ -88,13 +93,35 @@ pub async fn start(config: BrokerConfig, machine: Machine) -> Result<Server, Sta
     let deletes_strays = strays::may_be_deleted(&*machine.disk, &config.log_dirs, &store.metadata_dir())?;
     let metadata = Arc::new(MetadataNode::start(metadata_settings(&config, &machine, &store))?);
     let registration = registration(&config, &machine, &store, &bound);
-    let broker_epoch = metadata.join_cluster(registration).await?;
-    let image = metadata.image();
-    let report = store
-        .load(&|name| background::log_config(&topic_config(&image, &name.topic, config.node_id, &config)))?;
-    strays::clear(&store, &image, deletes_strays);
-    tracing::debug!("opened the logs: {report:?}");
+    let (context, mut follower) = compose(config.clone(), machine, store, metadata.clone(), deletes_strays);
+    let mut server = Server::new(context.clone());
+    let (controllers, brokers) = bound.into_iter().partition(|bound| bound.endpoint().is_controller);
+    server.listen(controllers);
 
+    let broker_epoch = metadata.join_cluster(registration).await?;
+    context.broker_epoch.store(broker_epoch, Ordering::Release);
+    let image = metadata.image();
+    let report = context
+        .store
+        .load(&|name| background::log_config(&topic_config(&image, &name.topic, config.node_id, &config)))?;
+    strays::clear(&context.store, &image, deletes_strays);
+    tracing::debug!("opened the logs: {report:?}");
+    follower.apply(&image);
+    background::update_config(&context, &image);
+    server.follow(follower);
+    server.serve_http(http);
+    server.listen(brokers);
+    Ok(server)
+}
+
+/// Puts the parts of a node together. None of them does anything yet.
+fn compose(
+    config: Arc<BrokerConfig>,
+    machine: Machine,
+    store: Arc<LogStore>,
+    metadata: Arc<MetadataNode>,
+    deletes_strays: bool,
+) -> (Arc<Context>, Follower) {
     let partitions = Arc::new(PartitionTable::default());
     let environment = Arc::new(Environment { metadata: metadata.clone(), partitions: partitions.clone() });
     let groups = Arc::new(GroupCoordinator::new(
@@ -103,7 +130,7 @@ pub async fn start(config: BrokerConfig, machine: Machine) -> Result<Server, Sta
         machine.random.clone(),
         environment,
     ));
-    let (mut follower, applied) = Follower::new(
+    let (follower, applied) = Follower::new(
         config.node_id,
         config.clone(),
         store.clone(),
@@ -112,16 +139,18 @@ pub async fn start(config: BrokerConfig, machine: Machine) -> Result<Server, Sta
         machine.clock.clone(),
         deletes_strays,
     );
-    follower.apply(&image);
-    let context = Arc::new(Context {
-        node_id: config.node_id,
+    let node_id = config.node_id;
+    let peers = Peers::new(machine.network.clone(), format!("klamm-broker-{node_id}"));
+    let context = Context {
+        node_id,
         current_config: ArcSwap::new(config.clone()),
         fetch_sessions: fetch_sessions(&config, &machine),
         connections: Connections::new(Limits::of(&config)),
         metrics: Metrics::new(),
-        broker_epoch,
+        broker_epoch: AtomicI64::new(-1),
         static_config: config,
-        metadata: metadata.clone(),
+        controller: ControllerChannel::new(node_id, metadata.clone(), peers, machine.clock.clone()),
+        metadata,
         partitions,
         groups,
         store,
@@ -131,39 +160,50 @@ pub async fn start(config: BrokerConfig, machine: Machine) -> Result<Server, Sta
         refused_log: RateLimit::new(MALFORMED_LOG_EVERY),
         applied,
         clock: machine.clock,
-    });
-    background::update_config(&context, &image);
-
-    Ok(serve(context, follower, bound, http))
-}
-
-/// Starts what runs until the stop: background work and listeners.
-fn serve(
-    context: Arc<Context>,
-    follower: Follower,
-    bound: Vec<Bound>,
-    http: Option<Arc<dyn klamm_io::Listener>>,
-) -> Server {
-    let (stop, stopping) = Stop::channel();
-    let mut tasks = JoinSet::new();
-    let (failure, following_failure) = watch::channel(None);
-    let images = context.metadata.watch();
-    tasks.spawn(background::follow_images(follower, context.clone(), images, stopping.clone(), failure));
-    tasks.spawn(background::maintain(context.clone(), stopping.clone()));
-    let http_address = http.as_ref().map(|http| http.local_addr());
-    if let Some(http) = http {
-        tasks.spawn(admin::serve(http, context.clone(), stopping.clone()));
-    }
-    let mut listeners = Vec::new();
-    for bound in bound {
-        let endpoint = bound.endpoint();
-        listeners.push((endpoint.name.clone(), bound.address(), endpoint.is_controller));
-        tasks.spawn(listener::serve(bound, context.clone(), stopping.clone()));
-    }
-    Server { listeners, http: http_address, context, stop, following_failure, tasks }
+    };
+    (Arc::new(context), follower)
 }
 
 impl Server {
+    fn new(context: Arc<Context>) -> Server {
+        let (stop, stopping) = Stop::channel();
+        let (_, following_failure) = watch::channel(None);
+        Server {
+            listeners: Vec::new(),
+            http: None,
+            context,
+            stop,
+            stopping,
+            following_failure,
+            tasks: JoinSet::new(),
+        }
+    }
+
+    /// Has this node's partitions follow the metadata from now on, and looks after them.
+    fn follow(&mut self, follower: Follower) {
+        let (failure, following_failure) = watch::channel(None);
+        self.following_failure = following_failure;
+        let (context, stop) = (self.context.clone(), self.stopping.clone());
+        let images = context.metadata.watch();
+        self.tasks.spawn(background::follow_images(follower, context, images, stop, failure));
+        self.tasks.spawn(background::maintain(self.context.clone(), self.stopping.clone()));
+    }
+
+    fn serve_http(&mut self, listener: Option<Arc<dyn Listener>>) {
+        let Some(listener) = listener else { return };
+        self.http = Some(listener.local_addr());
+        self.tasks.spawn(admin::serve(listener, self.context.clone(), self.stopping.clone()));
+    }
+
+    /// Takes connections from now on.
+    fn listen(&mut self, bound: Vec<Bound>) {
+        for bound in bound {
+            let endpoint = bound.endpoint();
+            self.listeners.push((endpoint.name.clone(), bound.address(), endpoint.is_controller));
+            self.tasks.spawn(listener::serve(bound, self.context.clone(), self.stopping.clone()));
+        }
+    }
+
     /// Returns only if the node can no longer keep or follow the cluster's metadata, with the reason; then the
     /// process should end, and what was acknowledged is on the disk.
     pub async fn failed(&self) -> String {
@@ -192,7 +232,7 @@ impl Server {
             self.tasks.shutdown().await;
         }
         background::checkpoint(&self.context.partitions, &self.context.store);
-        if let Err(error) = self.context.store.close(Some(self.context.broker_epoch)) {
+        if let Err(error) = self.context.store.close(Some(self.context.broker_epoch())) {
             tracing::error!("the logs were not closed cleanly, the next start will check them: {error}");
         }
         self.context.metadata.shutdown();
@@ -238,19 +278,19 @@ fn store_settings(config: &BrokerConfig, machine: &Machine) -> StoreSettings {
 }
 
 fn metadata_settings(config: &Arc<BrokerConfig>, machine: &Machine, store: &LogStore) -> Settings {
-    // The quorum is this node alone; what its voters listen on matters when there are others.
     let directory_id = store.directory_ids()[0].1;
-    let voter = Voter { id: config.node_id, directory_id, host: String::new(), port: 0 };
+    let alone = Voter { id: config.node_id, directory_id, host: String::new(), port: 0 };
+    let voters: Vec<Voter> = config.quorum_voters.iter().map(voter).collect();
     Settings {
         node_id: config.node_id,
         directory_id,
         cluster_id: store.cluster_id().to_owned(),
-        voters: vec![voter],
+        voters: if voters.len() > 1 { voters } else { vec![alone] },
         dir: store.metadata_dir(),
         disk: machine.disk.clone(),
         clock: machine.clock.clone(),
         random: machine.random.clone(),
-        network: Arc::new(NoPeers),
+        network: Arc::new(QuorumCarrier::new(machine.network.clone(), config.node_id)),
         defaults: topic_defaults(config),
         rules: Arc::new(KafkaRules::new(Arc::clone(config))),
         quorum: QuorumSettings {
@@ -259,6 +299,11 @@ fn metadata_settings(config: &Arc<BrokerConfig>, machine: &Machine, store: &LogS
             ..QuorumSettings::default()
         },
     }
+}
+
+/// A voter as the configuration names it. Its directory is known when it has told.
+fn voter(voter: &QuorumVoter) -> Voter {
+    Voter { id: voter.id, directory_id: Uuid::default(), host: voter.host.clone(), port: voter.port }
 }
 
 fn registration(config: &BrokerConfig, machine: &Machine, store: &LogStore, bound: &[Bound]) -> Registration {
@@ -274,7 +319,7 @@ fn registration(config: &BrokerConfig, machine: &Machine, store: &LogStore, boun
     }
     Registration {
         broker: config.node_id,
-        incarnation: klamm_model::Uuid::from_random(machine.random.next_16()),
+        incarnation: Uuid::from_random(machine.random.next_16()),
         endpoints,
         rack: config.rack.clone(),
         directories: store.directory_ids().into_iter().map(|(_, id)| id).collect(),
@@ -297,7 +342,8 @@ fn group_settings(config: &BrokerConfig) -> GroupSettings {
     }
 }
 
-fn topic_defaults(config: &BrokerConfig) -> TopicDefaults {
+/// What new topics get here.
+pub(crate) fn topic_defaults(config: &BrokerConfig) -> TopicDefaults {
     let factor = |number: i32| i16::try_from(number).unwrap_or(i16::MAX);
     TopicDefaults {
         num_partitions: config.num_partitions,

@@ -5,13 +5,15 @@ use std::collections::BTreeMap;
 
 use klamm_model::ErrorCode;
 
-use crate::context::Context;
+use crate::context::{CONTROLLER_TIMEOUT, Context};
+use crate::start;
 
 /// Creates topics, and returns when this node serves its partitions of them. Tells the error of each that
 /// could not be created; one that somebody else created meanwhile is no error.
 pub(crate) async fn create(context: &Context, names: &[&str]) -> BTreeMap<String, ErrorCode> {
-    let names = names.iter().map(|name| (*name).to_owned()).collect();
-    let response = context.metadata.auto_create_topics(names).await;
+    let defaults = start::topic_defaults(&context.config());
+    let request = klamm_metadata::controller::request_for_auto_creation(names.iter().copied(), &defaults);
+    let response = context.controller.ask(request, CONTROLLER_TIMEOUT).await;
     let mut failed = BTreeMap::new();
     for topic in response.topics {
         let code = ErrorCode::from_code(topic.error_code).unwrap_or(ErrorCode::UnknownServerError);

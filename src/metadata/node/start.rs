@@ -222,7 +222,8 @@ impl Running {
         let (stop, stopped) = oneshot::channel();
         let (failed, failure) = watch::channel(None);
         publish_controller(&raft, &published);
-        Runtime::spawn(follow_controller(raft.clone(), published));
+        let (addresses, known) = watch::channel(addresses(&raft));
+        Runtime::spawn(follow_quorum(raft.clone(), published, addresses));
         let surroundings = Surroundings {
             id,
             clock: settings.clock,
@@ -238,6 +239,7 @@ impl Running {
             jobs,
             peers,
             failure,
+            addresses: known,
             stop: Mutex::new(Some(stop)),
             thread: Mutex::new(None),
         };
@@ -362,9 +364,27 @@ fn publish_controller(raft: &Raft, published: &watch::Sender<Arc<Image>>) {
     });
 }
 
-async fn follow_controller(raft: Raft, published: watch::Sender<Arc<Image>>) {
+/// Publishes who leads and who belongs to the quorum, whenever that changes.
+async fn follow_quorum(
+    raft: Raft,
+    published: watch::Sender<Arc<Image>>,
+    known: watch::Sender<BTreeMap<NodeId, (String, u16)>>,
+) {
     let mut metrics = raft.metrics();
     while metrics.changed().await.is_ok() {
         publish_controller(&raft, &published);
+        let now = addresses(&raft);
+        known.send_if_modified(|known| {
+            let changed = *known != now;
+            *known = now;
+            changed
+        });
     }
+}
+
+fn addresses(raft: &Raft) -> BTreeMap<NodeId, (String, u16)> {
+    let metrics = raft.metrics();
+    let metrics = metrics.borrow_watched();
+    let nodes = metrics.membership_config.membership().nodes();
+    nodes.map(|(id, node)| (NodeId(*id as i32), (node.host.clone(), node.port))).collect()
 }

@@ -29,8 +29,13 @@ pub struct QuorumMessage(pub Bytes);
 /// Carries messages to other voters. `server/peers` implements it over the controller listener; a test, in
 /// memory.
 pub trait QuorumNetwork: Send + Sync + 'static {
-    /// Delivers a message to a voter and returns what it answered.
-    fn call(&self, target: NodeId, message: QuorumMessage) -> BoxFuture<'_, Result<Bytes, PeerError>>;
+    /// Delivers a message to a voter at its host and port, and returns what it answered.
+    fn call(
+        &self,
+        target: NodeId,
+        address: (String, u16),
+        message: QuorumMessage,
+    ) -> BoxFuture<'_, Result<Bytes, PeerError>>;
 }
 
 /// Why a voter gave no answer.
@@ -48,7 +53,12 @@ pub enum PeerError {
 pub struct NoPeers;
 
 impl QuorumNetwork for NoPeers {
-    fn call(&self, target: NodeId, _: QuorumMessage) -> BoxFuture<'_, Result<Bytes, PeerError>> {
+    fn call(
+        &self,
+        target: NodeId,
+        _: (String, u16),
+        _: QuorumMessage,
+    ) -> BoxFuture<'_, Result<Bytes, PeerError>> {
         let why = "this node is its quorum's only voter".to_owned();
         Box::pin(async move { Err(PeerError::Unreachable(target, why)) })
     }
@@ -110,13 +120,15 @@ pub(crate) struct Network {
 pub(crate) struct PeerClient {
     carrier: Arc<dyn QuorumNetwork>,
     target: NodeId,
+    address: (String, u16),
 }
 
 impl RaftNetworkFactory<TypeConfig> for Network {
     type Network = PeerClient;
 
-    async fn new_client(&mut self, target: u64, _: &VoterNode) -> PeerClient {
-        PeerClient { carrier: Arc::clone(&self.carrier), target: NodeId(target as i32) }
+    async fn new_client(&mut self, target: u64, node: &VoterNode) -> PeerClient {
+        let address = (node.host.clone(), node.port);
+        PeerClient { carrier: Arc::clone(&self.carrier), target: NodeId(target as i32), address }
     }
 }
 
@@ -124,7 +136,7 @@ impl PeerClient {
     async fn ask<T: DeserializeOwned>(&self, question: Question) -> Result<T, RPCError<TypeConfig>> {
         let broken = |error: io::Error| RPCError::Network(NetworkError::new(&error));
         let message = QuorumMessage(encode(&question).map_err(broken)?);
-        match self.carrier.call(self.target, message).await {
+        match self.carrier.call(self.target, self.address.clone(), message).await {
             Ok(bytes) => decode(&bytes).map_err(broken),
             Err(error @ PeerError::Unreachable(..)) => Err(RPCError::Unreachable(Unreachable::new(&error))),
             Err(error @ PeerError::Broken(..)) => Err(RPCError::Network(NetworkError::new(&error))),

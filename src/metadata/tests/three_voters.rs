@@ -20,7 +20,12 @@ use klamm_testing::{SeededRandom, SimulatedDisk};
 struct Wires(Arc<Mutex<BTreeMap<NodeId, Arc<MetadataNode>>>>);
 
 impl QuorumNetwork for Wires {
-    fn call(&self, target: NodeId, message: QuorumMessage) -> BoxFuture<'_, Result<Bytes, PeerError>> {
+    fn call(
+        &self,
+        target: NodeId,
+        _: (String, u16),
+        message: QuorumMessage,
+    ) -> BoxFuture<'_, Result<Bytes, PeerError>> {
         let node = self.0.lock().unwrap().get(&target).cloned();
         Box::pin(async move {
             let node = node.ok_or_else(|| PeerError::Unreachable(target, "it is down".to_owned()))?;

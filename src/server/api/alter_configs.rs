@@ -5,14 +5,14 @@
 use klamm_protocol::messages::alter_configs::{AlterConfigsRequest, AlterConfigsResponse};
 
 use super::Call;
-use crate::context::Context;
+use crate::context::{CONTROLLER_TIMEOUT, Context};
 
 pub(crate) async fn handle(
     context: &Context,
     _call: &Call,
     request: AlterConfigsRequest,
 ) -> AlterConfigsResponse {
-    let response = context.metadata.alter_configs(request).await;
+    let response = context.controller.ask(request, CONTROLLER_TIMEOUT).await;
     context.await_applied(0).await;
     response
 }

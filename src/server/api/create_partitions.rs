@@ -2,6 +2,8 @@
 //!
 //! v2 flexible; v3 THROTTLING_QUOTA_EXCEEDED (KIP-599).
 
+use std::time::Duration;
+
 use klamm_model::ErrorCode;
 use klamm_protocol::messages::create_partitions::{
     CreatePartitionsRequest, CreatePartitionsResponse, CreatePartitionsTopicResult,
@@ -25,7 +27,7 @@ pub(crate) async fn handle(
         });
         return CreatePartitionsResponse { results: results.collect(), ..Default::default() };
     }
-    let response = context.metadata.create_partitions(request).await;
+    let response = context.controller.ask(request, Duration::from_millis(timeout_ms as u64)).await;
     context.await_applied(timeout_ms).await;
     response
 }

@@ -3,6 +3,8 @@
 //! v1 validation without creation, messages; v4 -1 for the broker's defaults (KIP-464); v5 flexible, the configs of the
 //! new topic (KIP-525); v7 topic ids. The controller decides; the answer leaves when this node serves its partitions.
 
+use std::time::Duration;
+
 use klamm_model::ErrorCode;
 use klamm_protocol::messages::create_topics::{
     CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse,
@@ -27,7 +29,7 @@ pub(crate) async fn handle(
         });
         return CreateTopicsResponse { topics: topics.collect(), ..Default::default() };
     }
-    let response = context.metadata.create_topics(request).await;
+    let response = context.controller.ask(request, Duration::from_millis(timeout_ms as u64)).await;
     context.await_applied(timeout_ms).await;
     response
 }

@@ -2,9 +2,11 @@
 //!
 //! v1 throttle time; v4 flexible; v5 error messages; v6 topics by id (KIP-516).
 
+use std::time::Duration;
+
 use klamm_model::ErrorCode;
 use klamm_protocol::messages::delete_topics::{
-    DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse,
+    DeletableTopicResult, DeleteTopicState, DeleteTopicsRequest, DeleteTopicsResponse,
 };
 
 use super::Call;
@@ -13,7 +15,7 @@ use crate::context::Context;
 pub(crate) async fn handle(
     context: &Context,
     _call: &Call,
-    request: DeleteTopicsRequest,
+    mut request: DeleteTopicsRequest,
 ) -> DeleteTopicsResponse {
     let timeout_ms = request.timeout_ms;
     if timeout_ms <= 0 {
@@ -28,7 +30,11 @@ pub(crate) async fn handle(
         });
         return DeleteTopicsResponse { responses: responses.collect(), ..Default::default() };
     }
-    let response = context.metadata.delete_topics(request).await;
+    // What goes to the controller names topics in one way only.
+    let named = request.topic_names.drain(..);
+    let named = named.map(|name| DeleteTopicState { name: Some(name), ..Default::default() });
+    request.topics.splice(0..0, named);
+    let response = context.controller.ask(request, Duration::from_millis(timeout_ms as u64)).await;
     context.await_applied(timeout_ms).await;
     response
 }

@@ -8,14 +8,14 @@ use klamm_protocol::messages::incremental_alter_configs::{
 };
 
 use super::Call;
-use crate::context::Context;
+use crate::context::{CONTROLLER_TIMEOUT, Context};
 
 pub(crate) async fn handle(
     context: &Context,
     _call: &Call,
     request: IncrementalAlterConfigsRequest,
 ) -> IncrementalAlterConfigsResponse {
-    let response = context.metadata.incremental_alter_configs(request).await;
+    let response = context.controller.ask(request, CONTROLLER_TIMEOUT).await;
     context.await_applied(0).await;
     response
 }

@@ -20,7 +20,7 @@ pub(crate) async fn handle(
             Err(ErrorCode::InvalidRequest)
         }
         // A producer without transactions gets a new id whatever it had (KIP-360 is about transactional ones).
-        None => context.producer_ids.next(&context.metadata, context.node_id, context.broker_epoch).await,
+        None => context.producer_ids.next(&context.controller, context.node_id, context.broker_epoch()).await,
         Some(_) => Err(ErrorCode::InvalidRequest),
     };
     match given {

@@ -37,12 +37,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use klamm_io::BoxFuture;
+use klamm_metadata::QuorumMessage;
 use klamm_protocol::messages::*;
-use klamm_protocol::{ApiKey, Frame, HeaderPeek, Message, Reader, Request, RequestHeader};
+use klamm_protocol::{ApiKey, Chunk, Frame, HeaderPeek, Message, Reader, Request, RequestHeader};
 use klamm_storage::LogSlice;
 
 use crate::context::Context;
 use crate::listener::Endpoint;
+use crate::peers::QUORUM_KEY;
 
 /// A request's circumstances.
 pub(crate) struct Call {
@@ -171,6 +173,31 @@ static ON_CONTROLLERS: &[ApiKey] = &[
 fn rows(endpoint: &Endpoint) -> impl Iterator<Item = &'static Entry> {
     let is_controller = endpoint.is_controller;
     TABLE.iter().filter(move |entry| !is_controller || ON_CONTROLLERS.contains(&entry.key))
+}
+
+/// The body of a frame of the quorum's own protocol, and the number that its answer carries. Only listeners of
+/// controllers serve it, and nobody is told of it.
+pub(crate) fn quorum_message(frame: &Bytes, endpoint: &Endpoint) -> Option<(i32, Bytes)> {
+    let HeaderPeek { api_key, correlation_id, .. } = RequestHeader::peek(frame)?;
+    let is_ours = endpoint.is_controller && api_key == QUORUM_KEY;
+    (is_ours && frame.len() >= QUORUM_HEADER_BYTES)
+        .then(|| (correlation_id, frame.slice(QUORUM_HEADER_BYTES..)))
+}
+
+/// Key, version, correlation id, and the client's name, which is null.
+const QUORUM_HEADER_BYTES: usize = 10;
+
+/// Answers a message of another node of the quorum.
+pub(crate) fn answer_quorum(context: Arc<Context>, correlation_id: i32, message: Bytes) -> Answer {
+    Box::pin(async move {
+        let answer = context.metadata.answer_peer(QuorumMessage(message)).await;
+        let answer =
+            answer.map_err(|error| Closed::Malformed(format!("a message of the quorum: {error}")))?;
+        let len = i32::try_from(4 + answer.len()).map_err(|_| Closed::Refused)?;
+        let head = [len.to_be_bytes(), correlation_id.to_be_bytes()].concat();
+        let chunks = vec![Chunk::Bytes(head.into()), Chunk::Bytes(answer)];
+        Ok(Some(Reply { frame: Frame { chunks }, slices: Vec::new() }))
+    })
 }
 
 /// Reads a frame's header and finds its row; the reader stands at the body.
