@@ -68,6 +68,9 @@ pub trait File: Send + Sync {
         Ok(())
     }
 
+    /// Says that the file is about to be read from one end to the other, so that the system may read ahead.
+    fn expect_sequential_reads(&self) {}
+
     /// The descriptor, for `sendfile`; a simulated file has none.
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
@@ -206,6 +209,11 @@ impl File for SystemFile {
     fn set_modified_ms(&self, modified_ms: TimestampMs) -> io::Result<()> {
         let since = std::time::Duration::from_millis(u64::try_from(modified_ms).unwrap_or(0));
         self.0.set_modified(std::time::UNIX_EPOCH + since)
+    }
+
+    fn expect_sequential_reads(&self) {
+        // It is advice: where it is not taken, reading is only slower.
+        let _ = rustix::fs::fadvise(&self.0, 0, None, rustix::fs::Advice::Sequential);
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

@@ -57,9 +57,9 @@ pub(crate) fn offset_of(offsets: &Offsets, tp: &TopicPartition) -> Option<Offset
     Some(offsets[index].1)
 }
 
-/// Reads the epochs of a log; without the file there are none.
-pub(crate) fn read_epochs(disk: &dyn Disk, path: &Path) -> Result<LeaderEpochs, StorageError> {
-    let Some(lines) = read_lines(disk, path)? else { return Ok(LeaderEpochs::default()) };
+/// Reads the epochs of a log; `None` if there is no file, or an empty one.
+pub(crate) fn read_epochs(disk: &dyn Disk, path: &Path) -> Result<Option<LeaderEpochs>, StorageError> {
+    let Some(lines) = read_lines(disk, path)? else { return Ok(None) };
     let mut epochs = LeaderEpochs::default();
     for line in &lines {
         let entry = line.split_once(' ').and_then(|(epoch, offset)| {
@@ -68,7 +68,7 @@ pub(crate) fn read_epochs(disk: &dyn Disk, path: &Path) -> Result<LeaderEpochs, 
         let (epoch, start_offset) = entry.ok_or_else(|| malformed(path, line))?;
         epochs.assign(LeaderEpoch(epoch), start_offset);
     }
-    Ok(epochs)
+    Ok(Some(epochs))
 }
 
 /// The bytes of `leader-epoch-checkpoint`.

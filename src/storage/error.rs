@@ -30,6 +30,8 @@ pub enum StorageErrorKind {
     Corrupt(String),
     /// The log takes no more calls since a failure that it could not undo, told here.
     Offline(String),
+    /// The log is checked after an unclean stop and will be there when that is done.
+    Recovering,
     /// The partition was deleted meanwhile.
     Deleted,
     /// The store was closed meanwhile; what is there can still be read.
@@ -117,6 +119,9 @@ impl fmt::Display for StorageErrorKind {
             StorageErrorKind::Io(_, error) => f.write_str(error),
             StorageErrorKind::Corrupt(reason) => f.write_str(reason),
             StorageErrorKind::Offline(reason) => write!(f, "the log is offline since an earlier failure: {reason}"),
+            StorageErrorKind::Recovering => {
+                f.write_str("the log is being checked after an unclean stop, and is served when that is done")
+            }
             StorageErrorKind::Closed => f.write_str("the log was closed"),
             StorageErrorKind::Deleted => f.write_str("the partition was deleted"),
             StorageErrorKind::Locked => f.write_str(

@@ -37,4 +37,4 @@ pub use leader_epochs::EpochEntry;
 pub use log::{AbortedTransaction, Appended, Log, LogSlice, Recovery};
 pub use producers::{BATCHES_MAX, ProducerBatch, ProducerState};
 pub use segment::FoundOffset;
-pub use store::{LoadReport, LogStore, StoreSettings};
+pub use store::{LoadReport, LogStore, RecoveryStatus, StoreSettings, UncheckedPartition};

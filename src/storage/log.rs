@@ -36,7 +36,7 @@ use crate::segment::{LogSegment, SegmentPlace};
 pub use append::Appended;
 pub(crate) use clean::{CleaningView, Replacement};
 pub use lookup::AbortedTransaction;
-pub(crate) use open::OpenLog;
+pub(crate) use open::{OpenLog, OpenedLog, Opening, UncheckedLog};
 pub use read::LogSlice;
 pub use recovery::Recovery;
 

@@ -2,6 +2,7 @@
 
 mod aborted;
 mod cleaned;
+mod recovery;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -488,58 +489,6 @@ impl LogSegment {
             }
         }
         Ok(largest)
-    }
-
-    /// Forgets all but the file's bytes, so that a scan can count them again with [`LogSegment::add`].
-    pub(crate) fn begin_recovery(&self) -> Result<(), StorageError> {
-        self.offsets.reset()?;
-        self.times.reset()?;
-        self.aborted.reset()?;
-        *self.progress.lock() = Progress {
-            bytes_since_index_entry: 0,
-            largest: Some(LargestTimestamp::none(self.base_offset)),
-            first_timestamp: None,
-        };
-        self.size.store(0, Ordering::Release);
-        Ok(())
-    }
-
-    /// Cuts the file behind the batches that were counted, and writes the indexes.
-    pub(crate) fn end_recovery(&self) -> Result<(), StorageError> {
-        self.finish()
-    }
-
-    /// Writes index blocks that have gathered in a scan.
-    pub(crate) fn continue_recovery(&self) -> Result<(), StorageError> {
-        self.write_index_blocks()
-    }
-
-    /// The offset that follows the last batch, read from the last entry of the index on.
-    pub(crate) fn read_next_offset(&self) -> Result<Offset, StorageError> {
-        let (file, path, size) = (self.file()?, self.path(), self.size());
-        let start = self.offsets.last()?.map_or(0, |entry| u64::from(entry.position));
-        let start = if start < size { start } else { 0 };
-        let mut next = self.base_offset;
-        let mut walk = Walk::new(&*file, &path, start, size);
-        while let Some(found) = walk.next_head()? {
-            next = found.header.next_offset();
-        }
-        Ok(next)
-    }
-
-    /// Whether the files agree that the log may end at this offset, without reading the log: a cheap check of
-    /// what a checkpoint says.
-    pub(crate) fn may_end_at(&self, end_offset: Offset) -> Result<bool, StorageError> {
-        let is_above_index = match self.offsets.last()? {
-            None => true,
-            Some(entry) => {
-                u64::from(entry.position) < self.size()
-                    && self.base_offset + i64::from(entry.relative_offset) < end_offset
-            }
-        };
-        let fits_size =
-            if self.size() == 0 { end_offset == self.base_offset } else { end_offset > self.base_offset };
-        Ok(is_above_index && fits_size && self.can_hold(end_offset - 1 + i64::from(self.size() == 0)))
     }
 
     /// Closes the files until they are used again.

@@ -4,6 +4,7 @@ mod directory;
 mod load;
 mod maintenance;
 mod meta_properties;
+mod recovery;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -17,12 +18,14 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::config::LogConfig;
 use crate::deletion::{DELETED_FOLDER_SUFFIX, Deletions};
-use crate::error::StorageError;
+use crate::error::{StorageError, StorageErrorKind};
 use crate::log::{Environment, Log, OpenLog};
 use crate::open_files::OpenFiles;
 
 use directory::{Locked, LogDirectory};
 pub use load::LoadReport;
+use recovery::Recoveries;
+pub use recovery::{RecoveryStatus, UncheckedPartition};
 
 /// The folder in the first log directory where the metadata quorum keeps its files.
 const METADATA_FOLDER: &str = "klamm-metadata";
@@ -46,7 +49,8 @@ pub struct StoreSettings {
     pub clock: Arc<dyn Clock>,
     /// For ids and jitter.
     pub random: Arc<dyn Random>,
-    /// How many logs are recovered at once; with 1 there are no threads at all.
+    /// `num.recovery.threads.per.data.dir`: how many logs of a directory are recovered at once. With 1 and one
+    /// directory there are no threads at all.
     pub recovery_threads: usize,
     /// How many files of segments are open at once.
     pub open_files_max: usize,
@@ -81,7 +85,6 @@ impl StoreSettings {
 pub struct LogStore {
     shared: Arc<Shared>,
     cluster_id: String,
-    recovery_threads: usize,
     previous_broker_epoch: Mutex<Option<i64>>,
     is_loaded: AtomicBool,
     /// Held while partitions are loaded, made or deleted, and while checkpoints are written.
@@ -99,6 +102,7 @@ struct Shared {
     unopened: Mutex<BTreeMap<TopicPartition, Unopened>>,
     /// Partitions that are deleted, but whose folders could not be renamed yet.
     undeleted: Mutex<BTreeMap<TopicPartition, Undeleted>>,
+    recoveries: Recoveries,
 }
 
 /// A deleted partition whose folder still has its name.
@@ -108,15 +112,30 @@ struct Undeleted {
     delay_ms: i64,
 }
 
-/// A partition that could not be opened.
+/// A partition that could not be opened, or not yet: then the failure is [`StorageErrorKind::Recovering`].
 #[derive(Clone)]
 struct Unopened {
     directory: Uuid,
     failure: StorageError,
+    /// If it is known.
+    topic_id: Option<TopicId>,
     recovery_point: Option<Offset>,
     log_start_offset: Option<Offset>,
     high_watermark: Option<Offset>,
     cleaned_offset: Option<Offset>,
+}
+
+impl Unopened {
+    /// Why the partition of a topic cannot be used.
+    fn failure_for(&self, topic_id: TopicId) -> StorageError {
+        match self.topic_id {
+            Some(found) if found != topic_id => {
+                let kind = StorageErrorKind::InconsistentTopicId { found, expected: topic_id };
+                StorageError::new(&self.failure.path, "open", kind)
+            }
+            _ => self.failure.clone(),
+        }
+    }
 }
 
 impl LogStore {
@@ -154,6 +173,7 @@ impl LogStore {
             high_watermarks: Mutex::default(),
             unopened: Mutex::default(),
             undeleted: Mutex::default(),
+            recoveries: Recoveries::new(settings.recovery_threads),
         });
         let weak = Arc::downgrade(&shared);
         let write = move |directory| match weak.upgrade() {
@@ -164,7 +184,6 @@ impl LogStore {
         Ok(LogStore {
             shared,
             cluster_id,
-            recovery_threads: settings.recovery_threads,
             previous_broker_epoch: Mutex::default(),
             is_loaded: AtomicBool::new(false),
             changing: Mutex::new(()),
@@ -204,6 +223,11 @@ impl LogStore {
         self.shared.logs.read().get(tp).cloned()
     }
 
+    /// Why a partition that is there cannot be used, if that is so.
+    pub fn failure_of(&self, tp: &TopicPartition) -> Option<StorageError> {
+        Some(self.shared.unopened.lock().get(tp)?.failure.clone())
+    }
+
     /// All logs, by partition.
     pub fn logs(&self) -> Vec<Arc<Log>> {
         self.shared.logs.read().values().cloned().collect()
@@ -221,7 +245,7 @@ impl LogStore {
         assert!(self.is_loaded.load(Ordering::Acquire), "a store is loaded before partitions are made in it");
         self.delete_again(tp)?;
         if let Some(unopened) = self.shared.unopened.lock().get(tp) {
-            return Err(unopened.failure.clone());
+            return Err(unopened.failure_for(topic_id));
         }
         if let Some(log) = self.get(tp) {
             log.set_topic_id(topic_id)?;
@@ -261,6 +285,7 @@ impl LogStore {
     /// by [`LogStore::run_maintenance`], and before a partition of that name is made.
     pub fn delete(&self, tp: &TopicPartition) -> Result<bool, StorageError> {
         let _changing = self.changing.lock();
+        self.shared.recoveries.cancel(tp);
         let log = self.shared.logs.write().remove(tp);
         let unopened = self.shared.unopened.lock().remove(tp);
         let undeleted = match (log, unopened) {
@@ -328,7 +353,10 @@ impl LogStore {
     /// directory in which everything went well is marked clean.
     ///
     /// `broker_epoch` is remembered for the next registration. The locks go with the store.
+    ///
+    /// A recovery that is under way is given up; the next start begins it again.
     pub fn close(&self, broker_epoch: Option<i64>) -> Result<(), StorageError> {
+        self.shared.recoveries.stop();
         let _changing = self.changing.lock();
         // What was never loaded was never recovered, and its checkpoints are those of the process before.
         if !self.is_loaded.load(Ordering::Acquire) {

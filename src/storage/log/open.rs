@@ -9,7 +9,7 @@ use klamm_model::{Offset, TopicId, TopicPartition, Uuid};
 use parking_lot::{Mutex, RwLock};
 
 use super::leftovers::{self, Folder};
-use super::recovery::Recovery;
+use super::recovery::{Progress, Recovery};
 use super::snapshots::write_whole;
 use super::{Environment, Log, LogEnd, NEVER_CLEANED, Unsynced, Writer, roll_jitter_ms};
 use crate::checkpoint;
@@ -42,26 +42,112 @@ pub(crate) struct OpenedLog {
     pub(crate) recovery: Option<Recovery>,
 }
 
+/// What is found where a log is to be opened.
+pub(crate) enum Opening {
+    /// The log, in order.
+    Ready(Log),
+    /// A log that must be checked first.
+    Unchecked(UncheckedLog),
+}
+
+/// A log whose batches must be checked before anybody uses it.
+pub(crate) struct UncheckedLog {
+    log: Log,
+    recovery_point: Option<Offset>,
+    /// All below this offset is known to be in order.
+    from: Offset,
+}
+
+impl UncheckedLog {
+    /// The topic's id; none in folders of old versions.
+    pub(crate) fn topic_id(&self) -> Option<TopicId> {
+        self.log.topic_id()
+    }
+
+    /// From which offset on the next start would have to check the log if this one does not get to it.
+    pub(crate) fn from(&self) -> Offset {
+        self.from
+    }
+
+    /// How many bytes there are to check.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.log.bytes_to_recover(self.from)
+    }
+
+    /// Checks and mends the log.
+    pub(crate) fn recover(self, progress: &Progress<'_>) -> Result<OpenedLog, StorageError> {
+        let recovery = self.log.recover(self.from, progress)?;
+        let recovery_point = self.recovery_point.unwrap_or(0).min(self.from);
+        self.log.settle(Some(recovery_point))?;
+        Ok(OpenedLog { log: self.log, recovery: Some(recovery) })
+    }
+}
+
 impl Log {
-    /// Opens a log. Its folder must be there; an empty one gives an empty log.
+    /// Opens a log, with all that this takes. Its folder must be there; an empty one gives an empty log.
     pub(crate) fn open(environment: Arc<Environment>, open: OpenLog) -> Result<OpenedLog, StorageError> {
+        match Log::begin_opening(environment, open)? {
+            Opening::Ready(log) => Ok(OpenedLog { log, recovery: None }),
+            Opening::Unchecked(unchecked) => unchecked.recover(&|_| true),
+        }
+    }
+
+    /// Opens a log if that can be done without looking at all its batches.
+    pub(crate) fn begin_opening(
+        environment: Arc<Environment>,
+        open: OpenLog,
+    ) -> Result<Opening, StorageError> {
         let disk = &*environment.disk;
         let folder = leftovers::put_in_order(disk, &open.dir)?;
         let topic_id = read_topic_id(&environment, &open)?;
-        let (epochs, epochs_are_lost) = read_epochs(&environment, &open)?;
-        let mut recover_from = recovery_start(&folder, &open);
-        if epochs_are_lost {
-            // The batches tell the epochs, so all of them are looked at.
-            recover_from = Some(0);
-        }
-        let log = Log::new(environment, &open, topic_id, epochs, &folder)?;
+        let epochs = read_epochs(&environment, &open, &folder)?;
+        let log = Log::new(environment, &open, topic_id, epochs.clone().unwrap_or_default(), &folder)?;
         log.remove_stray_snapshots(&folder)?;
-        let recovery = recover_from.map(|from| log.recover(from)).transpose()?;
-        if recovery.is_none() {
-            log.set_end_of_clean_log(open.recovery_point)?;
+        let from = match epochs {
+            // The batches tell the epochs, so all of them are looked at.
+            None => Some(log.segments.load()[0].base_offset()),
+            Some(_) => log.recovery_start(&folder, &open)?,
+        };
+        if let Some(from) = from {
+            return Ok(Opening::Unchecked(UncheckedLog { log, recovery_point: open.recovery_point, from }));
         }
-        log.settle(&open, recovery.is_some())?;
-        Ok(OpenedLog { log, recovery })
+        log.set_end_of_clean_log(open.recovery_point)?;
+        log.settle(None)?;
+        Ok(Opening::Ready(log))
+    }
+
+    /// From which offset on the log must be recovered; `None` if it is as it was closed.
+    fn recovery_start(&self, folder: &Folder, open: &OpenLog) -> Result<Option<Offset>, StorageError> {
+        let lacks_index = |offset: &&Offset| {
+            !folder.offset_indexes.contains(*offset) || !folder.time_indexes.contains(*offset)
+        };
+        let without_index = folder.segments.iter().find(lacks_index).copied();
+        let recovery_point = open.recovery_point.unwrap_or(0);
+        let is_closed = folder.segments.is_empty()
+            || open.was_clean
+            || (without_index.is_none() && self.is_as_closed_at(recovery_point, folder)?);
+        if is_closed {
+            return Ok(without_index);
+        }
+        Ok(Some(without_index.map_or(recovery_point, |offset| offset.min(recovery_point))))
+    }
+
+    /// Whether nothing has happened to the log since it was closed in order, at its recovery point, although the
+    /// last stop was not clean: an idle log of a node that was restarted and killed.
+    ///
+    /// A close brings the indexes to the disk, then a snapshot of that offset, then the checkpoint. An append
+    /// makes the file longer. What cuts the log moves the recovery point back first, and takes the snapshot.
+    fn is_as_closed_at(&self, recovery_point: Offset, folder: &Folder) -> Result<bool, StorageError> {
+        let active = self.active();
+        let has_snapshot = folder.snapshots.contains(&recovery_point)
+            || (recovery_point == active.base_offset() && active.size() == 0);
+        if !has_snapshot {
+            return Ok(false);
+        }
+        match active.ends_whole_at(recovery_point, &self.config()) {
+            Err(StorageError { kind: StorageErrorKind::Corrupt(_), .. }) => Ok(false),
+            result => result,
+        }
     }
 
     fn new(
@@ -134,7 +220,8 @@ impl Log {
     }
 
     /// Brings the start of the log, the epochs, the producers and the recovery point in line with its end.
-    fn settle(&self, open: &OpenLog, was_recovered: bool) -> Result<(), StorageError> {
+    /// `recovered` is the recovery point of a log that was recovered: below it nothing was touched.
+    fn settle(&self, recovered: Option<Offset>) -> Result<(), StorageError> {
         let mut writer = self.writer.lock();
         let (start, end) = (self.log_start_offset(), self.log_end_offset());
         if start > end {
@@ -148,14 +235,14 @@ impl Log {
         {
             let mut epochs = self.epochs.write();
             let is_changed = epochs.truncate_from_end(end) | epochs.truncate_from_start(start);
-            if is_changed || was_recovered {
+            if is_changed || recovered.is_some() {
                 self.write_epochs(&epochs)?;
             }
         }
-        if was_recovered {
+        if let Some(recovery_point) = recovered {
             // Recovery has followed all producers up to the end. Later snapshots belong to what was cut.
             self.remove_snapshots_above(&mut writer, end)?;
-            self.recovery_point.store(open.recovery_point.unwrap_or(0).min(end), Ordering::Release);
+            self.recovery_point.store(recovery_point.min(end), Ordering::Release);
             return Ok(());
         }
         self.recovery_point.store(end, Ordering::Release);
@@ -203,21 +290,6 @@ impl Log {
     }
 }
 
-/// From which offset on the log must be recovered; `None` after a clean stop with all indexes in place.
-fn recovery_start(folder: &Folder, open: &OpenLog) -> Option<Offset> {
-    let lacks_index =
-        |offset: &&Offset| !folder.offset_indexes.contains(*offset) || !folder.time_indexes.contains(*offset);
-    let without_index = folder.segments.iter().find(lacks_index).copied();
-    if folder.segments.is_empty() {
-        None
-    } else if open.was_clean {
-        without_index
-    } else {
-        let recovery_point = open.recovery_point.unwrap_or(0);
-        Some(without_index.map_or(recovery_point, |offset| offset.min(recovery_point)))
-    }
-}
-
 /// The topic's id. A power cut can leave a broken file while nothing of the log was synced yet: what synced the
 /// log would have synced the file first.
 fn read_topic_id(environment: &Environment, open: &OpenLog) -> Result<Option<TopicId>, StorageError> {
@@ -230,14 +302,30 @@ fn read_topic_id(environment: &Environment, open: &OpenLog) -> Result<Option<Top
     }
 }
 
-/// The epochs, and whether they are lost: a power cut can leave a broken file, since it is synced later.
-fn read_epochs(environment: &Environment, open: &OpenLog) -> Result<(LeaderEpochs, bool), StorageError> {
+/// The epochs; `None` if they are lost, so that the batches must tell them: a power cut can leave a broken or an
+/// empty file, since it is synced later.
+fn read_epochs(
+    environment: &Environment,
+    open: &OpenLog,
+    folder: &Folder,
+) -> Result<Option<LeaderEpochs>, StorageError> {
     let path = open.dir.join(leader_epochs::FILE_NAME);
     match checkpoint::read_epochs(&*environment.disk, &path) {
-        Ok(epochs) => Ok((epochs, false)),
-        Err(error @ StorageError { kind: StorageErrorKind::Corrupt(_), .. }) if !open.was_clean => {
+        Ok(None)
+            if !open.was_clean
+                && !folder.segments.is_empty()
+                && environment
+                    .disk
+                    .exists(&path)
+                    .map_err(|error| StorageError::io(&path, "look for", &error))? =>
+        {
+            tracing::warn!(partition = %open.topic_partition, path = %path.display(), "the file with the leader epochs is empty; learning them from the batches");
+            Ok(None)
+        }
+        Ok(epochs) => Ok(Some(epochs.unwrap_or_default())),
+        Err(error @ StorageError { kind: StorageErrorKind::Corrupt(_), .. }) => {
             tracing::warn!(partition = %open.topic_partition, %error, "learning the leader epochs from the batches");
-            Ok((LeaderEpochs::default(), true))
+            Ok(None)
         }
         Err(error) => Err(error),
     }

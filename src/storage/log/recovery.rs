@@ -1,19 +1,20 @@
 //! Recovery after an unclean stop: which batches are whole, and what they say.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use klamm_io::File;
+use klamm_io::{File, OpenMode};
 use klamm_model::Offset;
 use klamm_records::{Batch, BatchHeader};
 
 use super::append::marker_of;
 use super::{Log, Writer};
-use crate::error::StorageError;
+use crate::error::{StorageError, StorageErrorKind};
 use crate::open_files::file_path;
 use crate::producer_snapshot;
 use crate::producers::Producers;
-use crate::segment::LogSegment;
+use crate::segment::{LOG_SUFFIX, LogSegment};
 use crate::walk::{Found, Scanned, Walk};
 
 /// What a recovery has done.
@@ -27,37 +28,52 @@ pub struct Recovery {
     pub cut_bytes: u64,
 }
 
+/// Follows a recovery: is told how many more bytes were checked, and says whether it goes on.
+pub(crate) type Progress<'a> = dyn Fn(u64) -> bool + 'a;
+
+/// How many bytes are checked between two looks at whether the recovery goes on.
+const STEP_BYTES: u64 = 1 << 20;
+
+/// Where a segment ends in bytes that are no batch.
+struct Wreck {
+    problem: String,
+    /// Where the rest was copied to, if there are whole batches in it.
+    kept: Option<PathBuf>,
+}
+
 impl Log {
+    /// How many bytes [`Log::recover`] checks from an offset on.
+    pub(super) fn bytes_to_recover(&self, from: Offset) -> u64 {
+        let segments = self.segments.load();
+        segments[first_to_recover(&segments, from)..].iter().map(|segment| segment.size()).sum()
+    }
+
     /// Checks all batches from the segment that holds the offset on, cuts the log at the first one that is not
     /// whole, and makes indexes, leader epochs and producer states anew from what is left.
-    pub(super) fn recover(&self, from: Offset) -> Result<Recovery, StorageError> {
+    pub(super) fn recover(&self, from: Offset, progress: &Progress<'_>) -> Result<Recovery, StorageError> {
         let mut writer = self.writer.lock();
         let segments = self.segments.load_full();
-        let first = segments.partition_point(|segment| segment.base_offset() <= from).saturating_sub(1);
+        let first = first_to_recover(&segments, from);
         let mut recovery = Recovery::default();
         *self.producers.lock() = self.producers_at(&segments[..first], segments[first].base_offset())?;
         let mut last = first;
         for (index, segment) in segments.iter().enumerate().skip(first) {
             last = index;
             let size = segment.size();
-            let mut problem = self.recover_segment(segment)?;
+            let mut wreck = self.recover_segment(segment, progress)?;
             let next = segments.get(index + 1).map(|next| next.base_offset());
-            if problem.is_none() {
-                problem = next.filter(|next| *next > from).and_then(|next| self.find_gap(segment, next));
+            if wreck.is_none() {
+                wreck = next.filter(|next| *next > from).and_then(|next| self.find_gap(segment, next));
             }
             recovery.segments += 1;
             recovery.scanned_bytes += segment.size();
             recovery.cut_bytes += size - segment.size();
-            tracing::info!(
+            tracing::debug!(
                 partition = %self.topic_partition, base_offset = segment.base_offset(), bytes = segment.size(),
-                "recovered segment {} of {}", index + 1 - first, segments.len() - first
+                "checked segment {} of {}", index + 1 - first, segments.len() - first
             );
-            if let Some(problem) = problem {
-                tracing::warn!(
-                    partition = %self.topic_partition, base_offset = segment.base_offset(),
-                    position = segment.size(), cut_bytes = size - segment.size(), problem,
-                    "the segment ends in bytes that are no batch; they are cut off, and what follows them goes"
-                );
+            if let Some(wreck) = wreck {
+                self.tell_of_cut(segment, size, &wreck);
                 break;
             }
             if let Some(next) = next {
@@ -65,8 +81,36 @@ impl Log {
                 self.replace_snapshot(&mut writer)?;
             }
         }
-        for segment in segments[last + 1..].iter().rev() {
-            recovery.cut_bytes += segment.size();
+        recovery.cut_bytes += self.set_aside(&segments[last + 1..])?;
+        self.segments.store(Arc::new(segments[..=last].to_vec()));
+        let end_offset = self.producers.lock().end_offset().max(segments[last].base_offset());
+        self.producers.lock().set_end_offset(end_offset);
+        self.publish_end(end_offset, &segments[last]);
+        Ok(recovery)
+    }
+
+    fn tell_of_cut(&self, segment: &LogSegment, size: u64, wreck: &Wreck) {
+        let (path, cut_bytes, problem) = (segment.path(), size - segment.size(), &wreck.problem);
+        match &wreck.kept {
+            None => tracing::warn!(
+                partition = %self.topic_partition, segment = %path.display(), position = segment.size(), cut_bytes,
+                problem, "the segment ends in bytes that are no batch, as after a stop in the middle of a write; \
+                they are cut off, and what follows them is set aside"
+            ),
+            Some(kept) => tracing::error!(
+                partition = %self.topic_partition, segment = %path.display(), position = segment.size(), cut_bytes,
+                problem, kept = %kept.display(), "the segment is damaged in its middle: whole batches stand \
+                behind the damage. The log ends before it now, and what follows it was kept; check the disk, \
+                and take the records from there or from another replica"
+            ),
+        }
+    }
+
+    /// Takes segments out of the log, the last one first, but keeps them beside it. Returns how many bytes.
+    fn set_aside(&self, segments: &[Arc<LogSegment>]) -> Result<u64, StorageError> {
+        let mut bytes = 0;
+        for segment in segments.iter().rev() {
+            bytes += segment.size();
             let kept = crate::deletion::set_segment_aside(
                 &*self.environment.disk,
                 &self.dir,
@@ -77,31 +121,34 @@ impl Log {
                 "a segment behind the cut is set aside; it can be removed when nobody misses its records"
             );
         }
-        self.segments.store(Arc::new(segments[..=last].to_vec()));
-        let end_offset = self.producers.lock().end_offset().max(segments[last].base_offset());
-        self.producers.lock().set_end_offset(end_offset);
-        self.publish_end(end_offset, &segments[last]);
-        Ok(recovery)
+        Ok(bytes)
     }
 
     /// After a power cut the end of a segment can be missing although a later one is there: the system writes
     /// them back in any order. Only a cleaner makes gaps that mean nothing, and what lies below the recovery point
     /// was on the disk, so a gap there is a cleaner's work.
-    fn find_gap(&self, segment: &LogSegment, next_base: Offset) -> Option<String> {
+    fn find_gap(&self, segment: &LogSegment, next_base: Offset) -> Option<Wreck> {
         let end_offset = self.producers.lock().end_offset();
         let is_gap = end_offset < next_base && segment.can_hold(next_base) && !self.config().cleanup.compact;
-        is_gap.then(|| format!("the records from {end_offset} to {} are missing", next_base - 1))
+        let problem = || format!("the records from {end_offset} to {} are missing", next_base - 1);
+        is_gap.then(|| Wreck { problem: problem(), kept: None })
     }
 
     /// Returns what is wrong with the first batch that is not whole, if there is one.
-    fn recover_segment(&self, segment: &LogSegment) -> Result<Option<String>, StorageError> {
+    fn recover_segment(
+        &self,
+        segment: &LogSegment,
+        progress: &Progress<'_>,
+    ) -> Result<Option<Wreck>, StorageError> {
         let config = self.config.load_full();
         let (file, path, size) = (segment.file()?, segment.path(), segment.size());
         segment.begin_recovery()?;
         let mut producers = self.producers.lock();
         let end_offset = producers.end_offset().max(segment.base_offset());
         producers.set_end_offset(end_offset);
+        let mut latest_epoch = self.latest_epoch();
         let mut walk = Walk::scan(&*file, &path, 0, size);
+        let mut told = 0;
         let problem = loop {
             let (found, batch) = match walk.next_valid()? {
                 Scanned::End => break None,
@@ -109,30 +156,78 @@ impl Log {
                 Scanned::Valid(found, batch) => (found, batch),
             };
             let header = &found.header;
-            if !segment.can_hold(header.last_offset()) || header.last_offset_delta < 0 {
-                break Some(format!("the batch at offset {} does not belong here", header.base_offset));
+            if let Some(problem) = misplacement(segment, header, producers.end_offset()) {
+                break Some(problem);
             }
             let marker = match batch.as_ref().map_or(Ok(None), marker_of) {
                 Ok(marker) => marker,
                 Err(problem) => break Some(problem),
             };
             segment.add(header, &config)?;
-            self.learn_epoch(header);
+            if header.magic >= 2 && latest_epoch < Some(header.partition_leader_epoch) {
+                self.epochs.write().assign(header.partition_leader_epoch, header.base_offset);
+                latest_epoch = Some(header.partition_leader_epoch);
+            }
             if let Some(completed) = producers.apply(header, marker) {
                 segment.add_transaction(&completed)?;
             }
-            segment.continue_recovery()?;
+            if segment.size() - told >= STEP_BYTES {
+                self.go_on(progress, segment.size() - told)?;
+                told = segment.size();
+                segment.continue_recovery()?;
+            }
+        };
+        self.go_on(progress, size - told)?;
+        let wreck = match problem {
+            None => None,
+            Some(problem) => {
+                let found = walk.find_behind(segment.size(), producers.end_offset())?;
+                let kept = found.map(|found| self.keep_rest(segment, &*file, size, &found)).transpose()?;
+                Some(Wreck { problem, kept })
+            }
         };
         drop(producers);
         segment.end_recovery()?;
-        Ok(problem)
+        Ok(wreck)
     }
 
-    fn learn_epoch(&self, header: &BatchHeader) {
-        let mut epochs = self.epochs.write();
-        if header.magic >= 2 && epochs.latest().is_none_or(|e| e.epoch < header.partition_leader_epoch) {
-            epochs.assign(header.partition_leader_epoch, header.base_offset);
+    fn go_on(&self, progress: &Progress<'_>, bytes: u64) -> Result<(), StorageError> {
+        if progress(bytes) {
+            return Ok(());
         }
+        Err(StorageError::new(&self.dir, "check the log in", StorageErrorKind::Recovering))
+    }
+
+    /// Copies what stands behind the last whole batch of a segment to a file beside it, durably.
+    fn keep_rest(
+        &self,
+        segment: &LogSegment,
+        file: &dyn File,
+        size: u64,
+        found: &Found,
+    ) -> Result<PathBuf, StorageError> {
+        let from = segment.size();
+        let kept = file_path(&self.dir, segment.base_offset(), &format!(".{from}{LOG_SUFFIX}.cut"));
+        let failed = |error| StorageError::io(&kept, "keep what follows a damaged batch in", &error);
+        let disk = &*self.environment.disk;
+        let copy = disk.open(&kept, OpenMode::CreateOrOpen).map_err(failed)?;
+        copy.set_len(0).map_err(failed)?;
+        let mut buffer = vec![0; STEP_BYTES as usize];
+        let mut position = from;
+        while position < size {
+            let count = (size - position).min(STEP_BYTES) as usize;
+            let read = |error| StorageError::io(&segment.path(), "read the log", &error).at(position);
+            file.read_exact_at(&mut buffer[..count], position).map_err(read)?;
+            copy.write_all_at(&[&buffer[..count]], position - from).map_err(failed)?;
+            position += count as u64;
+        }
+        copy.sync_data().map_err(failed)?;
+        self.sync_dir(&self.dir)?;
+        tracing::warn!(
+            partition = %self.topic_partition, segment = %segment.path().display(), position = found.position,
+            offset = found.header.base_offset, "here whole batches begin again"
+        );
+        Ok(kept)
     }
 
     /// As [`Log::write_snapshot`], also where there is one of that offset: it may be a wreck.
@@ -243,4 +338,20 @@ impl Log {
             StorageError::corrupt(&segment.path(), "read a marker", problem).at(found.position)
         })
     }
+}
+
+/// The number of the segment that holds an offset.
+fn first_to_recover(segments: &[Arc<LogSegment>], from: Offset) -> usize {
+    segments.partition_point(|segment| segment.base_offset() <= from).saturating_sub(1)
+}
+
+/// What is wrong with where a batch stands, whose checksum does not cover its offset.
+fn misplacement(segment: &LogSegment, header: &BatchHeader, end_offset: Offset) -> Option<String> {
+    let (base_offset, last_offset) = (header.base_offset, header.last_offset());
+    if header.last_offset_delta < 0 || !segment.can_hold(last_offset) || last_offset < end_offset {
+        return Some(format!(
+            "the batch at offset {base_offset} does not belong here, where offset {end_offset} is expected"
+        ));
+    }
+    None
 }

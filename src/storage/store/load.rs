@@ -1,25 +1,29 @@
-//! Opening all logs at the start, those that need recovery on several threads.
+//! Opening the logs at the start. Those that must be checked first are left to `recovery`.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use klamm_model::TopicPartition;
+use klamm_model::{Offset, TopicId, TopicPartition, Uuid};
 use parking_lot::Mutex;
 
 use super::directory::{Folder, LogDirectory, Remembered};
+use super::recovery::Waiting;
 use super::{LogStore, Unopened};
 use crate::checkpoint::offset_of;
 use crate::config::LogConfig;
-use crate::error::StorageError;
-use crate::log::{Log, OpenLog};
+use crate::error::{StorageError, StorageErrorKind};
+use crate::log::{Log, OpenLog, Opening};
 
 /// What [`LogStore::load`] found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LoadReport {
     /// Logs that are open now.
     pub logs: usize,
-    /// Those of them that had to be recovered.
+    /// Logs that wait for [`LogStore::recover`].
+    pub unchecked_logs: usize,
+    /// Logs that had to be recovered, and are open now.
     pub recovered_logs: usize,
     /// Bytes that recovery has checked.
     pub scanned_bytes: u64,
@@ -39,9 +43,29 @@ struct Task<'a> {
 }
 
 impl LogStore {
-    /// Opens all partitions. Each can be had from [`LogStore::get`] as soon as it is open; those after a clean
-    /// stop come first. A partition that cannot be opened does not keep the others from it: see the report.
+    /// Opens all partitions, recovery included: [`LogStore::open_logs`] and [`LogStore::recover`].
     pub fn load(
+        &self,
+        config_of: &(dyn Fn(&TopicPartition) -> LogConfig + Sync),
+    ) -> Result<LoadReport, StorageError> {
+        let mut report = self.open_logs(config_of)?;
+        let recovered = self.recover(&|| {});
+        report.logs += recovered.recovered_logs;
+        report.recovered_logs = recovered.recovered_logs;
+        report.scanned_bytes = recovered.scanned_bytes;
+        report.cut_bytes = recovered.cut_bytes;
+        report.unchecked_logs = recovered.unchecked_logs;
+        report.failed.extend(recovered.failed);
+        report.failed.sort_by(|(one, _), (other, _)| one.cmp(other));
+        Ok(report)
+    }
+
+    /// Opens the partitions that need no look at their batches: all of them after a clean stop, else those to
+    /// which nothing has happened since they were closed. Each can be had from [`LogStore::get`] as soon as it is
+    /// open. The others wait for [`LogStore::recover`]; until then [`LogStore::create`] answers with
+    /// [`StorageErrorKind::Recovering`]. A partition that cannot be opened does not keep the others from it: see
+    /// the report.
+    pub fn open_logs(
         &self,
         config_of: &(dyn Fn(&TopicPartition) -> LogConfig + Sync),
     ) -> Result<LoadReport, StorageError> {
@@ -73,13 +97,15 @@ impl LogStore {
                 tracing::info!(
                     directory = %directory.path.display(),
                     logs = tasks.len() - of_others,
-                    "the last stop was not clean: logs are checked from their recovery points on"
+                    "the last stop was not clean: logs that were written to are checked from their recovery \
+                     points on"
                 );
             }
         }
         self.remember(&remembered);
         tasks.sort_by_key(|task| !task.remembered.was_clean);
         let report = self.run(&tasks, config_of, report);
+        self.lower_recovery_points(&tasks);
         self.is_loaded.store(true, Ordering::Release);
         Ok(report)
     }
@@ -104,10 +130,10 @@ impl LogStore {
         let report = Mutex::new(report);
         let work = || {
             while let Some(task) = tasks.get(next.fetch_add(1, Ordering::Relaxed)) {
-                self.open_one(task, config_of(&task.topic_partition), tasks.len(), &report);
+                self.open_one(task, config_of(&task.topic_partition), &report);
             }
         };
-        let threads = self.recovery_threads.min(tasks.len());
+        let threads = self.shared.recoveries.threads().min(tasks.len());
         if threads <= 1 {
             work();
         } else {
@@ -122,9 +148,9 @@ impl LogStore {
         report
     }
 
-    fn open_one(&self, task: &Task<'_>, config: LogConfig, total: usize, report: &Mutex<LoadReport>) {
+    fn open_one(&self, task: &Task<'_>, config: LogConfig, report: &Mutex<LoadReport>) {
         let Task { topic_partition, path, directory, remembered } = task;
-        let opened = Log::open(
+        let opening = Log::begin_opening(
             self.shared.environment.clone(),
             OpenLog {
                 topic_partition: topic_partition.clone(),
@@ -137,46 +163,90 @@ impl LogStore {
                 was_clean: remembered.was_clean,
             },
         );
-        let opened = opened.and_then(|opened| {
-            let mut logs = self.shared.logs.write();
-            if let Some(other) = logs.get(topic_partition) {
-                let reason = format!("the partition also stands in {}", other.dir().display());
-                return Err(StorageError::corrupt(path, "open", reason));
-            }
-            logs.insert(topic_partition.clone(), Arc::new(opened.log));
-            Ok(opened.recovery)
-        });
+        let kept = opening.and_then(|opening| self.keep(task, opening));
         let mut report = report.lock();
-        match opened {
-            Ok(recovery) => {
-                report.logs += 1;
-                let Some(recovery) = recovery else { return };
-                report.recovered_logs += 1;
-                report.scanned_bytes += recovery.scanned_bytes;
-                report.cut_bytes += recovery.cut_bytes;
-                tracing::info!(
-                    partition = %topic_partition, bytes = recovery.scanned_bytes, cut_bytes = recovery.cut_bytes,
-                    "recovered log {} of {total}", report.logs + report.failed.len()
-                );
-            }
+        match kept {
+            Ok(true) => report.logs += 1,
+            Ok(false) => report.unchecked_logs += 1,
             Err(error) => {
                 tracing::error!(partition = %topic_partition, %error, "the log cannot be opened");
-                self.keep_unopened(task, &error);
+                self.keep_unopened(task, error.clone(), None);
                 report.failed.push((topic_partition.clone(), error));
             }
         }
     }
 
-    fn keep_unopened(&self, task: &Task<'_>, failure: &StorageError) {
+    /// Puts a log where it belongs. Returns whether it is open.
+    fn keep(&self, task: &Task<'_>, opening: Opening) -> Result<bool, StorageError> {
+        let Task { topic_partition, path, directory, .. } = task;
+        let mut logs = self.shared.logs.write();
+        let twin = logs.get(topic_partition).map(|log| log.dir());
+        let unopened = || Some(self.shared.unopened.lock().get(topic_partition)?.failure.path.clone());
+        if let Some(twin) = twin.or_else(unopened) {
+            let reason = format!(
+                "the partition also stands in {}; move one of the two folders out of the log directories",
+                twin.display()
+            );
+            return Err(StorageError::corrupt(path, "open", reason));
+        }
+        match opening {
+            Opening::Ready(log) => {
+                logs.insert(topic_partition.clone(), Arc::new(log));
+                Ok(true)
+            }
+            Opening::Unchecked(log) => {
+                let failure = StorageError::new(path, "open", StorageErrorKind::Recovering);
+                self.keep_unopened(task, failure, Some((log.from(), log.topic_id())));
+                self.shared.recoveries.add(
+                    directory.id,
+                    Waiting { topic_partition: topic_partition.clone(), bytes: log.bytes(), log },
+                );
+                Ok(false)
+            }
+        }
+    }
+
+    /// `unchecked` is from which offset on a log must be checked, and its topic's id.
+    fn keep_unopened(
+        &self,
+        task: &Task<'_>,
+        failure: StorageError,
+        unchecked: Option<(Offset, Option<TopicId>)>,
+    ) {
         let Task { topic_partition, directory, remembered, .. } = task;
+        let recovery_point = offset_of(&remembered.recovery_points, topic_partition);
         let unopened = Unopened {
             directory: directory.id,
-            failure: failure.clone(),
-            recovery_point: offset_of(&remembered.recovery_points, topic_partition),
+            failure,
+            topic_id: unchecked.and_then(|(_, topic_id)| topic_id),
+            recovery_point: match unchecked {
+                Some((from, _)) => recovery_point.map(|point| point.min(from)),
+                None => recovery_point,
+            },
             log_start_offset: offset_of(&remembered.log_start_offsets, topic_partition),
             high_watermark: offset_of(&remembered.high_watermarks, topic_partition),
             cleaned_offset: offset_of(&remembered.cleaned_offsets, topic_partition),
         };
         self.shared.unopened.lock().insert(topic_partition.clone(), unopened);
+    }
+
+    /// Where indexes below a recovery point are made anew, the checkpoint must say so first: after an interrupted
+    /// recovery they would be taken for whole.
+    fn lower_recovery_points(&self, tasks: &[Task<'_>]) {
+        let unopened = self.shared.unopened.lock().clone();
+        let is_lowered = |task: &&Task<'_>| {
+            let remembered = offset_of(&task.remembered.recovery_points, &task.topic_partition);
+            unopened.get(&task.topic_partition).is_some_and(|unopened| unopened.recovery_point < remembered)
+        };
+        let lowered: Vec<&Task<'_>> = tasks.iter().filter(is_lowered).collect();
+        let directories: BTreeSet<Uuid> = lowered.iter().map(|task| task.directory.id).collect();
+        for directory in directories {
+            let Err(error) = self.shared.write_recovery_points(directory) else { continue };
+            tracing::error!(%error, "logs that would be recovered from below their recovery points stay closed");
+            for task in lowered.iter().filter(|task| task.directory.id == directory) {
+                self.shared.recoveries.cancel(&task.topic_partition);
+                self.keep_unopened(task, error.clone(), None);
+            }
+        }
     }
 }

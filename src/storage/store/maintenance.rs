@@ -157,6 +157,7 @@ impl Shared {
         let unopened = self.unopened.lock();
         let unopened = unopened.iter().filter(|(_, unopened)| unopened.directory == directory);
         offsets.extend(unopened.filter_map(|(tp, unopened)| Some((tp.clone(), of_unopened(unopened)?))));
+        offsets.sort();
         offsets
     }
 }

@@ -116,7 +116,7 @@ fn one_log_that_cannot_be_opened_does_not_keep_the_others_from_it() {
     store.close(None).unwrap();
     drop(store);
     let store = open(&disk.kill(), &small());
-    assert_eq!(store.report.recovered_logs, 2);
+    assert_eq!(store.report.recovered_logs, 1, "the other one was closed in order and is as it was");
     assert_eq!(offsets(&read_all(&store.log())), [7, 8, 9, 10, 11]);
     assert_eq!(store.high_watermark(&partition()), Some(9));
 }

@@ -7,6 +7,7 @@
 )]
 
 mod appending;
+mod background_recovery;
 mod compaction;
 mod crashes;
 mod directories;

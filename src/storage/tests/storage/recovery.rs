@@ -72,6 +72,78 @@ fn segments_behind_the_cut_are_kept_beside_the_log() {
     assert!(again.log_end_offset() < bases[1], "what was set aside does not come back by itself");
 }
 
+/// Decay in the middle of the last segment looks at first like the torn end of a write, and cutting there took every
+/// acknowledged record behind it with it for good.
+#[test]
+fn whole_batches_behind_a_damaged_one_are_kept_beside_the_log() {
+    for damaged_byte in [8u64, 10, 16, 30, 100] {
+        let disk = SimulatedDisk::new(1);
+        let (_store, log) = with_partition(&disk, &LogConfig { segment_bytes: 1 << 20, ..small() });
+        append_many(&log, 9);
+        let path = folder().join(format!("{:020}.log", 0));
+        let content = disk.read(&path).unwrap();
+        let batch_bytes = content.len() as u64 / 9;
+        let disk = disk.kill();
+        disk.flip_bits(&path, 4 * batch_bytes + damaged_byte, 0x40).unwrap();
+        let damaged = disk.read(&path).unwrap();
+        let store = open(&disk, &small());
+        assert_eq!(offsets(&read_all(&store.log())), (0..12).collect::<Vec<_>>(), "byte {damaged_byte}");
+        let cut = 4 * batch_bytes;
+        let kept = disk.read(&folder().join(format!("{:020}.{cut}.log.cut", 0))).unwrap();
+        assert!(kept == damaged[cut as usize..], "byte {damaged_byte}: all that follows is kept as it was");
+        append(&store.log()).unwrap();
+        drop(store);
+        assert_eq!(
+            open(&disk.kill(), &small()).log().log_end_offset(),
+            15,
+            "it does not come back by itself"
+        );
+    }
+}
+
+/// Offsets are not covered by the checksum. A batch that goes back would give one offset two values.
+#[test]
+fn a_batch_with_an_offset_of_the_past_ends_the_log() {
+    let disk = SimulatedDisk::new(1);
+    let (_store, log) = with_partition(&disk, &LogConfig { segment_bytes: 1 << 20, ..small() });
+    append_many(&log, 3);
+    let path = folder().join(format!("{:020}.log", 0));
+    let batch_bytes = disk.read(&path).unwrap().len() as u64 / 3;
+    let disk = disk.kill();
+    disk.flip_bits(&path, 2 * batch_bytes + 7, 0x06).unwrap();
+    assert_eq!(open(&disk, &small()).log().log_end_offset(), 6);
+}
+
+/// An index that is lost makes recovery begin below the recovery point. Stopped in the middle, it left half an index
+/// that nobody looked at again: read_committed readers saw aborted records.
+#[test]
+fn an_interrupted_recovery_below_the_recovery_point_is_begun_again() {
+    let disk = SimulatedDisk::new(1);
+    let (store, log) = filled(&disk);
+    let aborted = |log: &Log| log.aborted_transactions(0, 1000).unwrap();
+    let (before, records) = (aborted(&log), read_all(&log));
+    let second = log.segment_offsets()[1];
+    store.close(None).unwrap();
+    drop((store, log));
+    disk.remove_file(&folder().join(format!("{second:020}.timeindex"))).unwrap();
+    for changes in 0..200 {
+        for is_kill in [true, false] {
+            let stopped = disk.kill();
+            stopped.crash_after(changes);
+            let opened = try_open(&stopped, &small());
+            if opened.is_ok_and(|store| store.report.failed.is_empty()) && !stopped.is_down() && is_kill {
+                assert!(changes > 10, "the recovery changes files");
+                return;
+            }
+            let stopped = if is_kill { stopped.kill() } else { stopped.crash() };
+            let store = open(&stopped, &small());
+            assert_eq!(aborted(&store.log()), before, "{changes} {is_kill}");
+            assert_eq!(read_all(&store.log()), records);
+        }
+    }
+    panic!("a recovery of some segments has fewer than 200 changes");
+}
+
 /// Any bit of the last batch may have turned over, or be from a sector that was never written.
 #[test]
 fn a_flipped_bit_in_the_last_batch_cuts_it() {
