@@ -181,6 +181,11 @@ impl Broker {
         Ok(())
     }
 
+    /// What it has said so far.
+    pub fn log(&self) -> Result<String> {
+        Ok(std::fs::read_to_string(&self.log)?)
+    }
+
     fn last_log_lines(&self) -> String {
         let log = std::fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();

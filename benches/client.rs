@@ -22,6 +22,9 @@ const METADATA_VERSION: i16 = 9;
 const PRODUCE_VERSION: i16 = 9;
 const CREATE_TOPICS_VERSION: i16 = 5;
 
+/// What a batch of one record has beside the record's value, about.
+const BATCH_OVERHEAD: usize = 80;
+
 /// No answer that a broker gives a bench is larger.
 const RESPONSE_BYTES_MAX: usize = 64 << 20;
 
@@ -74,7 +77,9 @@ impl Connection {
 
     /// Produces one record with acks=all. `Ok(None)` if it is acknowledged, else the error code.
     pub fn produce(&mut self, topic: &str, value: &'static [u8]) -> Result<Option<i16>> {
-        let partition = PartitionProduceData::default().with_index(0).with_records(Some(batch_of(value)?));
+        let partition = PartitionProduceData::default()
+            .with_index(0)
+            .with_records(Some(batch_of(Bytes::from_static(value))?));
         let data = TopicProduceData::default().with_name(name(topic)).with_partition_data(vec![partition]);
         let request =
             ProduceRequest::default().with_acks(-1).with_timeout_ms(30_000).with_topic_data(vec![data]);
@@ -82,6 +87,26 @@ impl Connection {
         let answered = response.responses.first().and_then(|topic| topic.partition_responses.first());
         let code = answered.context("Produce answers without the partition")?.error_code;
         Ok((code != 0).then_some(code))
+    }
+
+    /// Produces one record to each of the first partitions of a topic, with acks=1, in batches of about so many
+    /// bytes.
+    pub fn produce_to_all(&mut self, topic: &str, partitions: i32, batch_bytes: usize) -> Result<()> {
+        let value = vec![0x61; batch_bytes.saturating_sub(BATCH_OVERHEAD)];
+        let batch = batch_of(Bytes::from(value))?;
+        let partition =
+            |index| PartitionProduceData::default().with_index(index).with_records(Some(batch.clone()));
+        let data = TopicProduceData::default()
+            .with_name(name(topic))
+            .with_partition_data((0..partitions).map(partition).collect());
+        let request =
+            ProduceRequest::default().with_acks(1).with_timeout_ms(30_000).with_topic_data(vec![data]);
+        let response = self.call(PRODUCE_VERSION, &request)?;
+        let mut answered = response.responses.iter().flat_map(|topic| &topic.partition_responses);
+        match answered.find(|partition| partition.error_code != 0) {
+            None => Ok(()),
+            Some(failed) => bail!("Produce to partition {} answers {}", failed.index, failed.error_code),
+        }
     }
 
     fn call<Q: Request>(&mut self, version: i16, request: &Q) -> Result<Q::Response> {
@@ -124,7 +149,7 @@ fn name(topic: &str) -> TopicName {
     TopicName(StrBytes::from_string(topic.to_owned()))
 }
 
-fn batch_of(value: &'static [u8]) -> Result<Bytes> {
+fn batch_of(value: Bytes) -> Result<Bytes> {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
     let record = Record {
         transactional: false,
@@ -138,7 +163,7 @@ fn batch_of(value: &'static [u8]) -> Result<Bytes> {
         sequence: NO_SEQUENCE,
         timestamp: i64::try_from(now.as_millis())?,
         key: None,
-        value: Some(Bytes::from_static(value)),
+        value: Some(value),
         headers: Default::default(),
     };
     let mut batch = BytesMut::new();

@@ -1,6 +1,6 @@
 //! The coordinator of all groups of this node: which mailbox a group belongs to, and whether it is open.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use klamm_io::{Clock, Random};
@@ -44,6 +44,8 @@ pub struct GroupCoordinator {
     pub(crate) random: Arc<dyn Random>,
     pub(crate) env: Arc<dyn GroupEnvironment>,
     mailboxes: Mutex<BTreeMap<i32, Mailbox>>,
+    /// Partitions that this node leads and whose logs are being recovered.
+    recovering: Mutex<BTreeSet<i32>>,
 }
 
 impl GroupCoordinator {
@@ -55,7 +57,14 @@ impl GroupCoordinator {
         env: Arc<dyn GroupEnvironment>,
     ) -> GroupCoordinator {
         let mailboxes = Mutex::new(BTreeMap::new());
-        GroupCoordinator { settings: Arc::new(settings), clock, random, env, mailboxes }
+        let recovering = Mutex::default();
+        GroupCoordinator { settings: Arc::new(settings), clock, random, env, mailboxes, recovering }
+    }
+
+    /// This node leads a partition of `__consumer_offsets`, but its log is still being recovered: who asks for
+    /// its groups is told to come again.
+    pub fn on_recovering(&self, partition: i32) {
+        self.recovering.lock().insert(partition);
     }
 
     /// This node leads a partition of `__consumer_offsets` now: its groups are loaded. Needs to be called
@@ -64,6 +73,7 @@ impl GroupCoordinator {
         if self.mailboxes.lock().get(&partition).is_some_and(|mailbox| mailbox.epoch == epoch) {
             return;
         }
+        self.recovering.lock().remove(&partition);
         match self.env.offsets_partition(partition) {
             Some(log) => self.open(partition, epoch, Arc::new(PartitionLog::new(log, epoch))),
             None => {
@@ -74,6 +84,7 @@ impl GroupCoordinator {
 
     /// This node does not lead the partition any more: whoever waits is told to look for another.
     pub fn on_resigned(&self, partition: i32) {
+        self.recovering.lock().remove(&partition);
         self.mailboxes.lock().remove(&partition);
     }
 
@@ -115,8 +126,12 @@ impl GroupCoordinator {
         if count <= 0 {
             return Err(ErrorCode::CoordinatorNotAvailable);
         }
-        let mailbox = self.mailboxes.lock().get(&partition_of(group, count)).cloned();
-        let mailbox = mailbox.ok_or(ErrorCode::NotCoordinator)?;
+        let partition = partition_of(group, count);
+        let mailbox = self.mailboxes.lock().get(&partition).cloned();
+        let mailbox = mailbox.ok_or_else(|| match self.recovering.lock().contains(&partition) {
+            true => ErrorCode::CoordinatorLoadInProgress,
+            false => ErrorCode::NotCoordinator,
+        })?;
         match mailbox.status() {
             Status::Active => Ok(mailbox),
             Status::Loading | Status::Failed => Err(ErrorCode::CoordinatorLoadInProgress),
@@ -127,7 +142,8 @@ impl GroupCoordinator {
     /// could not be loaded is left out: it may stay so, and must not hide the groups of all others.
     pub(crate) fn all_mailboxes(&self) -> Result<Vec<Mailbox>, ErrorCode> {
         let mailboxes: Vec<Mailbox> = self.mailboxes.lock().values().cloned().collect();
-        if mailboxes.iter().any(|mailbox| mailbox.status() == Status::Loading) {
+        let is_recovering = !self.recovering.lock().is_empty();
+        if is_recovering || mailboxes.iter().any(|mailbox| mailbox.status() == Status::Loading) {
             return Err(ErrorCode::CoordinatorLoadInProgress);
         }
         Ok(mailboxes.into_iter().filter(|mailbox| mailbox.status() == Status::Active).collect())

@@ -13,7 +13,7 @@ use klamm_model::{NodeId, Offset, TopicId, TopicPartition, topic_name};
 use klamm_partition::{Leadership, Partition, PartitionSettings};
 use klamm_records::Compression;
 use klamm_storage::{CleanupPolicy, Log, LogConfig, LogStore, StorageError, StorageErrorKind};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use crate::context::{Context, dynamic_broker_configs, topic_config};
 use crate::limits::Limits;
@@ -45,10 +45,13 @@ pub(crate) struct Follower {
     pub(crate) deletes_strays: bool,
     applied: watch::Sender<i64>,
     last: Option<Arc<Image>>,
-    /// Partitions that could not be opened or led, and why. They are tried again.
+    /// Partitions that could not be opened or led, and why (nothing while the log is being recovered). They are
+    /// tried again.
     unopened: BTreeMap<(TopicId, i32), String>,
-    /// When they were tried last, by the monotonic clock.
-    tried: Duration,
+    /// When they were tried last, by the monotonic clock; nothing if they are to be tried at once.
+    tried: Option<Duration>,
+    /// Told when the log of a partition was recovered, so that it can be opened.
+    pub(crate) recovered: Arc<Notify>,
 }
 
 /// How long a partition that could not be opened waits until it is tried again.
@@ -76,7 +79,8 @@ impl Follower {
             applied,
             last: None,
             unopened: BTreeMap::new(),
-            tried: Duration::ZERO,
+            tried: None,
+            recovered: Arc::default(),
         };
         (follower, Applied { offset })
     }
@@ -85,9 +89,9 @@ impl Follower {
     /// again what could not be opened. Works on the disk, so it runs where it may block.
     pub(crate) fn apply(&mut self, image: &Arc<Image>) {
         let now = self.clock.monotonic();
-        let retry_is_due = now.saturating_sub(self.tried) >= RETRY_EVERY;
+        let retry_is_due = self.tried.is_none_or(|tried| now.saturating_sub(tried) >= RETRY_EVERY);
         if retry_is_due {
-            self.tried = now;
+            self.tried = Some(now);
         }
         let last = self.last.replace(image.clone());
         let brokers_changed = last.as_ref().is_none_or(|last| {
@@ -168,10 +172,22 @@ impl Follower {
             }
             let name = TopicPartition::new(topic.name.clone(), key.1);
             // A log of another topic of this name may be in the way, and is none of this topic's.
-            if self.store.get(&name).is_none_or(|log| log.topic_id() == Some(topic.id))
+            if self.is_of(&name, topic.id)
                 && let Err(error) = self.store.delete(&name)
             {
                 tracing::error!("partition {name} was not deleted: {error}");
+            }
+        }
+    }
+
+    /// Whether what is there of a partition belongs to the topic, as far as that can be told.
+    fn is_of(&self, name: &TopicPartition, topic: TopicId) -> bool {
+        match self.store.get(name) {
+            Some(log) => log.topic_id() == Some(topic),
+            None => {
+                let unchecked = self.store.unchecked().into_iter();
+                let unchecked = unchecked.filter(|unchecked| unchecked.topic_partition == *name);
+                unchecked.filter_map(|unchecked| unchecked.topic_id).all(|found| found == topic)
             }
         }
     }
@@ -198,11 +214,18 @@ impl Follower {
                         offsets.push((index, partition.clone()));
                     }
                     local.partitions.insert(index, partition);
-                    if self.unopened.remove(&(topic.id, index)).is_some() {
+                    if self.unopened.remove(&(topic.id, index)).is_some_and(|failure| !failure.is_empty()) {
                         tracing::info!("partition {name} could be opened now, and is served");
                     }
                 }
-                Err(error) => self.note_unopened(topic.id, &name, error.to_string()),
+                Err(error) => {
+                    let is_coordinator =
+                        &*topic.name == topic_name::GROUP_METADATA && state.leader == Some(self.node_id);
+                    if is_coordinator && error.kind == StorageErrorKind::Recovering {
+                        self.groups.on_recovering(index);
+                    }
+                    self.note_unopened(topic.id, &name, &error);
+                }
             }
         }
         if !local.partitions.is_empty() {
@@ -211,8 +234,14 @@ impl Follower {
     }
 
     /// Keeps a partition to be tried again. The log hears of it once, and when the reason changes.
-    fn note_unopened(&mut self, topic: TopicId, name: &TopicPartition, failure: String) {
+    fn note_unopened(&mut self, topic: TopicId, name: &TopicPartition, error: &StorageError) {
         let known = self.unopened.entry((topic, name.partition)).or_default();
+        if error.kind == StorageErrorKind::Recovering {
+            // Recovery itself tells how far it is.
+            known.clear();
+            return;
+        }
+        let failure = error.to_string();
         if *known != failure {
             tracing::error!("partition {name} is not served, and is tried again: {failure}");
             *known = failure;
@@ -337,6 +366,7 @@ pub(crate) async fn follow_images(
     mut stop: Stop,
     failure: watch::Sender<Option<String>>,
 ) {
+    let recovered = follower.recovered.clone();
     loop {
         tokio::select! {
             biased;
@@ -345,6 +375,7 @@ pub(crate) async fn follow_images(
                 failure.send_replace(Some("this node's part of the quorum has ended".to_owned()));
                 return;
             },
+            () = recovered.notified() => follower.tried = None,
             () = tokio::time::sleep(RETRY_EVERY), if !follower.unopened.is_empty() => {}
         }
         let image = images.borrow_and_update().clone();
@@ -371,6 +402,9 @@ pub(crate) fn update_config(context: &Context, image: &Image) {
     // Most images change no setting, and what is said of a wrong one is said once.
     if config != *context.config() {
         context.connections.set_limits(Limits::of(&config));
+        context
+            .store
+            .set_recovery_threads(usize::try_from(config.num_recovery_threads_per_data_dir).unwrap_or(1));
         context.current_config.store(Arc::new(config));
     }
 }

@@ -12,8 +12,8 @@ use klamm_config::{BrokerConfig, DynamicConfigs, TopicConfig};
 use klamm_coordinator::GroupCoordinator;
 use klamm_io::Clock;
 use klamm_metadata::{Broker, ConfigResource, Image, MetadataNode};
-use klamm_model::NodeId;
-use klamm_storage::LogStore;
+use klamm_model::{ErrorCode, NodeId, TopicId, TopicPartition};
+use klamm_storage::{LogStore, StorageErrorKind};
 
 use crate::background::Applied;
 use crate::controller_channel::ControllerChannel;
@@ -71,6 +71,27 @@ impl Context {
     /// The newest image of the cluster that this node has.
     pub(crate) fn image(&self) -> Arc<Image> {
         self.metadata.image()
+    }
+
+    /// What to say of a partition that is not served here, named by its topic's id or, in older requests, by name. As in
+    /// Kafka, one that the cluster knows is led by another node, as far as this one can tell
+    /// (NOT_LEADER_OR_FOLLOWER): it is not open yet, or its log is being recovered. Clients ask again for all of
+    /// these.
+    pub(crate) fn missing_partition(&self, id: Option<TopicId>, name: &str, partition: i32) -> ErrorCode {
+        let image = self.image();
+        let topic = id.map_or_else(|| image.topic_by_name(name), |id| image.topic(id));
+        let Some(topic) = topic else {
+            let by_name = ErrorCode::UnknownTopicOrPartition;
+            return id.map_or(by_name, |_| ErrorCode::UnknownTopicId);
+        };
+        if usize::try_from(partition).map_or(true, |index| index >= topic.partitions.len()) {
+            return ErrorCode::UnknownTopicOrPartition;
+        }
+        let failure = self.store.failure_of(&TopicPartition::new(topic.name.clone(), partition));
+        match failure.map(|failure| failure.kind) {
+            None | Some(StorageErrorKind::Recovering) => ErrorCode::NotLeaderOrFollower,
+            Some(_) => ErrorCode::KafkaStorageError,
+        }
     }
 
     /// A topic's settings in force.

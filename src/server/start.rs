@@ -101,16 +101,20 @@ pub async fn start(config: BrokerConfig, machine: Machine) -> Result<Server, Sta
     let broker_epoch = metadata.join_cluster(registration).await?;
     context.broker_epoch.store(broker_epoch, Ordering::Release);
     let image = metadata.image();
-    let report = context
-        .store
-        .load(&|name| background::log_config(&topic_config(&image, &name.topic, config.node_id, &config)))?;
+    let config_of = |topic: &str| topic_config(&image, topic, config.node_id, &config);
+    let report = context.store.open_logs(&|name| background::log_config(&config_of(&name.topic)))?;
     strays::clear(&context.store, &image, deletes_strays);
     tracing::debug!("opened the logs: {report:?}");
     follower.apply(&image);
+    let recovered = follower.recovered.clone();
     background::update_config(&context, &image);
     server.follow(follower);
     server.serve_http(http);
     server.listen(brokers);
+    if report.unchecked_logs > 0 {
+        // It is not among the tasks that a stop waits for: the store ends it when it is closed.
+        tokio::task::spawn_blocking(move || context.store.recover(&|| recovered.notify_one()));
+    }
     Ok(server)
 }
 

@@ -62,9 +62,12 @@ pub(crate) fn may_be_deleted(
 
 /// Deletes the logs of topics that were deleted, if they may be deleted, and tells of those that stay.
 pub(crate) fn clear(store: &LogStore, image: &Image, may_be_deleted: bool) {
-    for log in store.logs() {
-        let (name, dir) = (log.topic_partition(), log.dir());
-        let id = log.topic_id().filter(|id| !id.is_zero());
+    let opened = store.logs().into_iter();
+    let opened = opened.map(|log| (log.topic_partition().clone(), log.dir(), log.topic_id()));
+    let unchecked = store.unchecked().into_iter();
+    let unchecked = unchecked.map(|log| (log.topic_partition, log.dir, log.topic_id));
+    for (name, dir, id) in opened.chain(unchecked) {
+        let id = id.filter(|id| !id.is_zero());
         let is_known = match id {
             Some(id) => image.topic(id).is_some(),
             None => image.topic_by_name(&name.topic).is_some(),
@@ -79,7 +82,7 @@ pub(crate) fn clear(store: &LogStore, image: &Image, may_be_deleted: bool) {
             );
             continue;
         }
-        match store.delete(name) {
+        match store.delete(&name) {
             Ok(_) => tracing::info!("deleted {}, which a deleted topic had left", dir.display()),
             Err(error) => tracing::error!("the log of a deleted topic was not deleted: {error}"),
         }

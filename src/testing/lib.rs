@@ -6,8 +6,10 @@
 
 mod clock;
 mod disk;
+mod gate;
 mod random;
 
 pub use clock::SimulatedClock;
 pub use disk::{Counters, Failure, Fault, FaultId, Operation, OperationKind, SimulatedDisk, Unsynced};
+pub use gate::GatedDisk;
 pub use random::SeededRandom;

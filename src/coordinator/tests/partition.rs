@@ -165,3 +165,25 @@ async fn a_commit_is_on_the_disk_before_it_is_answered_if_the_topic_asks_for_it(
     assert_eq!(answer.await.expect("no panic"), 0);
     assert_eq!(node.partition.log().recovery_point(), 1);
 }
+
+/// While the log of a coordinator was recovered after a kill, clients were sent to look for another one, which does
+/// not exist.
+#[tokio::test]
+async fn a_coordinator_whose_log_is_recovered_is_loading() {
+    let node = Node::new();
+    let coordinator = coordinator(&node);
+    let group = || commit(coordinator.clone(), 5);
+    assert_eq!(group().await, ErrorCode::NotCoordinator.code());
+    coordinator.on_recovering(0);
+    assert_eq!(group().await, ErrorCode::CoordinatorLoadInProgress.code());
+    let listed = coordinator.list_groups(&client(4), ListGroupsRequest::default()).await;
+    assert_eq!(listed.error_code, ErrorCode::CoordinatorLoadInProgress.code());
+    coordinator.on_resigned(0);
+    assert_eq!(group().await, ErrorCode::NotCoordinator.code());
+    coordinator.on_recovering(0);
+    node.lead(1);
+    coordinator.on_elected(0, LeaderEpoch(1));
+    loaded(&coordinator).await;
+    let listed = coordinator.list_groups(&client(4), ListGroupsRequest::default()).await;
+    assert_eq!(listed.error_code, 0);
+}

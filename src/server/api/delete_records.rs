@@ -55,7 +55,7 @@ fn delete(context: &Context, topic: &str, wanted: &DeleteRecordsPartition) -> De
         error_code: code.code(),
     };
     let Some(partition) = context.partitions.by_name(topic, wanted.partition_index) else {
-        return failed(ErrorCode::UnknownTopicOrPartition);
+        return failed(context.missing_partition(None, topic, wanted.partition_index));
     };
     if topic_name::is_internal(topic) {
         return failed(ErrorCode::InvalidTopicException);

@@ -195,7 +195,10 @@ fn read_once(context: &Context, call: &Call, wanted: &[Wanted], limits: &Limits)
         let left = limits.bytes_max.saturating_sub(bytes);
         let at_least_one = bytes == 0 && call.version >= AT_LEAST_ONE_SINCE;
         let one = match table.find(wanted.topic_id, &wanted.topic, wanted.partition) {
-            None => Found::Unknown(unknown(call, &table, wanted)),
+            None => {
+                let id = (call.version >= TOPIC_IDS_SINCE).then_some(wanted.topic_id);
+                Found::Unknown(context.missing_partition(id, &wanted.topic, wanted.partition))
+            }
             Some(partition) => read_partition(call, partition, wanted, limits, left, at_least_one),
         };
         match &one {
@@ -208,14 +211,6 @@ fn read_once(context: &Context, call: &Call, wanted: &[Wanted], limits: &Limits)
         found.push(one);
     }
     (found, enough || bytes >= limits.bytes_min)
-}
-
-fn unknown(call: &Call, table: &Table, wanted: &Wanted) -> ErrorCode {
-    if call.version >= TOPIC_IDS_SINCE && table.topic(wanted.topic_id).is_none() {
-        ErrorCode::UnknownTopicId
-    } else {
-        ErrorCode::UnknownTopicOrPartition
-    }
 }
 
 fn read_partition(

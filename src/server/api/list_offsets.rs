@@ -45,7 +45,7 @@ pub(crate) async fn handle(
             table.topic_by_name(topic).and_then(|topic| topic.partitions.get(&wanted.partition_index));
         let answered = match partition {
             _ if repeated => Err(ErrorCode::InvalidRequest),
-            None => Err(ErrorCode::UnknownTopicOrPartition),
+            None => Err(context.missing_partition(None, topic, wanted.partition_index)),
             Some(partition) => look_up(call.version, partition, wanted, reader),
         };
         answered.unwrap_or_else(|code| ListOffsetsPartitionResponse {

@@ -2,7 +2,7 @@
 //!
 //! v1 the epoch of the answer (KIP-279); v2 the reader's epoch (KIP-320); v3 open to consumers; v4 flexible.
 
-use klamm_model::{ErrorCode, LeaderEpoch};
+use klamm_model::LeaderEpoch;
 use klamm_protocol::messages::offset_for_leader_epoch::{
     EpochEndOffset, OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse, OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
@@ -22,9 +22,10 @@ pub(crate) async fn handle(
     let table = context.partitions.load();
     let answer = |topic: &str, wanted: &OffsetForLeaderPartition| {
         let unknown = || EpochEndOffset { partition: wanted.partition, ..Default::default() };
-        let topic = table.topic_by_name(topic);
-        let Some(partition) = topic.and_then(|topic| topic.partitions.get(&wanted.partition)) else {
-            return EpochEndOffset { error_code: ErrorCode::UnknownTopicOrPartition.code(), ..unknown() };
+        let local = table.topic_by_name(topic);
+        let Some(partition) = local.and_then(|topic| topic.partitions.get(&wanted.partition)) else {
+            let code = context.missing_partition(None, topic, wanted.partition);
+            return EpochEndOffset { error_code: code.code(), ..unknown() };
         };
         let current = LeaderEpoch(wanted.current_leader_epoch);
         let current = (current != LeaderEpoch::NONE).then_some(current);

@@ -80,6 +80,7 @@ fn append_all(context: &Context, call: &Call, request: ProduceRequest) -> (Produ
     for ((name, id), records_of) in by_topic(request.topic_data) {
         let local =
             if call.version >= TOPIC_IDS_SINCE { table.topic(id) } else { table.topic_by_name(&name) };
+        let named_by_id = (call.version >= TOPIC_IDS_SINCE).then_some(id);
         let internal = local.is_some_and(|topic| topic_name::is_internal(&topic.name))
             && call.client_id.as_deref() != Some(ADMIN_CLIENT_ID);
         let mut responses = Vec::with_capacity(records_of.len());
@@ -88,7 +89,9 @@ fn append_all(context: &Context, call: &Call, request: ProduceRequest) -> (Produ
             let partition = local.and_then(|topic| topic.partitions.get(&index));
             let result = match (refusal, partition) {
                 (Some(code), _) => Err(refusal_response(code, None)),
-                (None, None) => Err(refusal_response(unknown(call, local.is_some()), None)),
+                (None, None) => {
+                    Err(refusal_response(context.missing_partition(named_by_id, &name, index), None))
+                }
                 (None, Some(partition)) => {
                     let options = AppendOptions {
                         origin: Origin::Client,
@@ -140,14 +143,6 @@ fn refuse_all(request: &ProduceRequest) -> Option<ErrorCode> {
     let transactional = all.any(|partition| partition.records.as_ref().is_some_and(is_transactional));
     (transactional && request.transactional_id.is_none())
         .then_some(ErrorCode::TransactionalIdAuthorizationFailed)
-}
-
-fn unknown(call: &Call, topic_is_known: bool) -> ErrorCode {
-    if call.version >= TOPIC_IDS_SINCE && !topic_is_known {
-        ErrorCode::UnknownTopicId
-    } else {
-        ErrorCode::UnknownTopicOrPartition
-    }
 }
 
 fn append(

@@ -12,7 +12,7 @@ use klamm_protocol::messages::delete_records::{
 };
 use klamm_protocol::{Message, Reader, RequestHeader, encode_request};
 use klamm_records::{BatchBuilder, BatchSettings, Origin};
-use klamm_testing::{Failure, Fault, OperationKind, SeededRandom, SimulatedDisk};
+use klamm_testing::{Failure, Fault, GatedDisk, OperationKind, SeededRandom, SimulatedDisk};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -138,6 +138,40 @@ async fn folders_of_a_deleted_topic_go_at_the_next_start() {
     assert!(!disk.exists(Path::new("/data/left-0")).unwrap());
     assert!(is_served(&server, "kept").await);
     server.stop().await;
+}
+
+/// After a kill nobody was served before gigabytes of other partitions had been checked.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_serves_what_needs_no_recovery_while_it_recovers_the_rest() {
+    let disk = SimulatedDisk::new(1);
+    let server = node(Arc::new(disk.clone())).await;
+    create(&server, "idle").await;
+    assert!(is_served(&server, "idle").await);
+    append(&server.context.partitions.by_name("idle", 0).unwrap());
+    server.stop().await;
+    let server = node(Arc::new(disk.clone())).await;
+    create(&server, "topic").await;
+    assert!(is_served(&server, "topic").await);
+    append(&server.context.partitions.by_name("topic", 0).unwrap());
+    let disk = disk.kill();
+
+    let gated = GatedDisk::new(disk.clone(), "topic-0", "log");
+    let server = node(Arc::new(gated.clone())).await;
+    assert!(is_served(&server, "idle").await);
+    gated.await_arrival();
+    let port = server.listeners[0].1;
+    let unknown = (ErrorCode::UnknownTopicOrPartition.code(), -1);
+    assert_eq!(delete_records(port).await, [(ErrorCode::NotLeaderOrFollower.code(), -1), unknown]);
+    let id = server.context.image().topic_by_name("topic").unwrap().id;
+    let missing = |id, index| server.context.missing_partition(id, "topic", index);
+    assert_eq!(missing(Some(id), 0), ErrorCode::NotLeaderOrFollower);
+    assert_eq!(missing(Some(id), 9), ErrorCode::UnknownTopicOrPartition);
+    assert_eq!(missing(Some(klamm_model::Uuid([9; 16])), 0), ErrorCode::UnknownTopicId);
+    gated.open_up();
+    assert!(is_served(&server, "topic").await);
+    assert_eq!(delete_records(port).await, [(0, 1), unknown]);
+    server.stop().await;
+    assert!(disk.exists(Path::new("/data/.kafka_cleanshutdown")).unwrap());
 }
 
 /// DeleteRecords was answered with success though its checkpoint could not be written: after a crash the records

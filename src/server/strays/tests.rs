@@ -46,6 +46,29 @@ fn what_a_deletion_left_goes_at_the_next_start() {
     assert!(!disk.exists(Path::new("/data/left-0")).unwrap());
 }
 
+/// After a kill the left-over would be checked for minutes before it is deleted.
+#[test]
+fn what_a_deletion_left_goes_without_being_recovered() {
+    let disk = SimulatedDisk::new(1);
+    let store = load(&disk);
+    let log = store.create(&partition("left"), Uuid([7; 16]), LogConfig::default()).unwrap();
+    let batch = klamm_records::BatchBuilder::v2(klamm_records::BatchSettings::default());
+    let batch = klamm_records::Batch::parse({
+        let mut batch = batch;
+        batch.append(1, None, Some(b"value"), &[]);
+        batch.build()
+    });
+    log.append_replicated(&[batch.unwrap()]).unwrap();
+    drop((store, log));
+    let disk = disk.kill();
+    let store = open(&disk);
+    assert_eq!(store.open_logs(&|_| LogConfig::default()).unwrap().unchecked_logs, 1);
+    clear(&store, &image_without_topics(), false);
+    assert_eq!(store.unchecked().len(), 1, "it may not be deleted");
+    clear(&store, &image_without_topics(), true);
+    assert!(store.unchecked().is_empty() && !disk.exists(Path::new("/data/left-0")).unwrap());
+}
+
 /// A log of an Apache Kafka before 2.8 has no topic id: nothing says that its topic was deleted here.
 #[test]
 fn a_log_without_a_topic_id_stays() {

@@ -1,14 +1,13 @@
 //! A node that was killed serves at once what nobody had written to, and the rest as its check ends.
 
-use std::io;
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use klamm_io::{Clock, Disk, Entry, File, OpenMode};
+use klamm_io::{Clock, Disk, OpenMode};
 use klamm_model::{TimestampMs, TopicPartition, Uuid};
 use klamm_storage::{LoadReport, LogStore, StorageErrorKind};
-use klamm_testing::{SimulatedClock, SimulatedDisk};
+use klamm_testing::{GatedDisk, SimulatedClock, SimulatedDisk};
 
 use crate::support::*;
 
@@ -145,102 +144,11 @@ fn a_partition_that_waits_can_be_deleted_and_made_again() {
     assert!(disk.exists(&Path::new(LOGS).join(MARK)).unwrap());
 }
 
-/// A disk whose reads of one folder's log wait until they are let through.
-#[derive(Clone)]
-struct Gate {
-    disk: SimulatedDisk,
-    folder: &'static str,
-    door: Arc<(Mutex<Door>, Condvar)>,
-}
-
-#[derive(Default)]
-struct Door {
-    is_open: bool,
-    waiting: usize,
-}
-
-struct GatedFile(Arc<dyn File>, Gate);
-
-impl Gate {
-    fn before(disk: &SimulatedDisk, folder: &'static str) -> Gate {
-        Gate { disk: disk.clone(), folder, door: Arc::default() }
-    }
-
-    /// Returns when somebody waits.
-    fn await_arrival(&self) {
-        let door = self.door.0.lock().unwrap();
-        drop(self.door.1.wait_while(door, |door| door.waiting == 0).unwrap());
-    }
-
-    fn open_up(&self) {
-        self.door.0.lock().unwrap().is_open = true;
-        self.door.1.notify_all();
-    }
-}
-
-impl File for GatedFile {
-    fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
-        let mut door = self.1.door.0.lock().unwrap();
-        door.waiting += 1;
-        self.1.door.1.notify_all();
-        drop(self.1.door.1.wait_while(door, |door| !door.is_open).unwrap());
-        self.0.read_at(buffer, position)
-    }
-    fn write_all_at(&self, parts: &[&[u8]], position: u64) -> io::Result<()> {
-        self.0.write_all_at(parts, position)
-    }
-    fn len(&self) -> io::Result<u64> {
-        self.0.len()
-    }
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.0.set_len(len)
-    }
-    fn sync_data(&self) -> io::Result<()> {
-        self.0.sync_data()
-    }
-}
-
-impl Disk for Gate {
-    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
-        let file = self.disk.open(path, mode)?;
-        let is_gated = path.starts_with(Path::new(LOGS).join(self.folder))
-            && path.extension().is_some_and(|end| end == "log");
-        Ok(if is_gated { Arc::new(GatedFile(file, self.clone())) } else { file })
-    }
-    fn create_dir_all(&self, path: &Path) -> io::Result<()> {
-        self.disk.create_dir_all(path)
-    }
-    fn read_dir(&self, path: &Path) -> io::Result<Vec<Entry>> {
-        self.disk.read_dir(path)
-    }
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.disk.rename(from, to)
-    }
-    fn remove_file(&self, path: &Path) -> io::Result<()> {
-        self.disk.remove_file(path)
-    }
-    fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
-        self.disk.remove_dir_all(path)
-    }
-    fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        self.disk.sync_dir(path)
-    }
-    fn exists(&self, path: &Path) -> io::Result<bool> {
-        self.disk.exists(path)
-    }
-    fn lock(&self, path: &Path) -> io::Result<Arc<dyn File>> {
-        self.disk.lock(path)
-    }
-    fn space(&self, path: &Path) -> io::Result<(u64, u64)> {
-        self.disk.space(path)
-    }
-}
-
 /// A deletion in the middle of a check must not let it work on in the folder of a new topic of that name.
 #[test]
 fn a_partition_that_is_being_checked_can_be_deleted_and_made_again() {
     let disk = killed(&SimulatedDisk::new(1));
-    let gate = Gate::before(&disk, "busy-0");
+    let gate = GatedDisk::new(disk.clone(), "busy-0", "log");
     let (store, _) = opened(Arc::new(gate.clone()), &disk);
     std::thread::scope(|scope| {
         let recovery = scope.spawn(|| store.recover(&|| {}));
@@ -261,7 +169,7 @@ fn a_partition_that_is_being_checked_can_be_deleted_and_made_again() {
 #[test]
 fn a_stop_ends_a_check_that_is_under_way() {
     let disk = killed(&SimulatedDisk::new(1));
-    let gate = Gate::before(&disk, "busy-0");
+    let gate = GatedDisk::new(disk.clone(), "busy-0", "log");
     let (store, _) = opened(Arc::new(gate.clone()), &disk);
     std::thread::scope(|scope| {
         let recovery = scope.spawn(|| store.recover(&|| {}));
