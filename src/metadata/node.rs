@@ -8,6 +8,7 @@
 
 mod commands;
 mod controller_task;
+mod sessions;
 mod start;
 
 use std::collections::BTreeMap;
@@ -21,6 +22,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::image::Image;
 use crate::quorum::network::QuorumMessage;
 use controller_task::Job;
+use sessions::Sessions;
 
 pub use start::{QuorumSettings, Settings, StartError, Voter};
 
@@ -33,6 +35,7 @@ pub struct MetadataNode {
     failure: watch::Receiver<Option<String>>,
     /// Where the nodes of the quorum listen, as its membership says.
     addresses: watch::Receiver<BTreeMap<NodeId, (String, u16)>>,
+    sessions: Arc<Sessions>,
     stop: Mutex<Option<oneshot::Sender<()>>>,
     thread: Mutex<Option<std::thread::JoinHandle<()>>>,
 }

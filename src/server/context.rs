@@ -15,8 +15,9 @@ use klamm_metadata::{Broker, ConfigResource, Image, MetadataNode};
 use klamm_model::{ErrorCode, NodeId, TopicId, TopicPartition};
 use klamm_storage::{LogStore, StorageErrorKind};
 
+use crate::api::Call;
 use crate::background::Applied;
-use crate::controller_channel::ControllerChannel;
+use crate::controller_channel::{ControllerChannel, ForController};
 use crate::fetch_sessions::FetchSessions;
 use crate::limits::{Connections, RateLimit};
 use crate::listener::Endpoint;
@@ -140,6 +141,20 @@ fn host_of(ip: IpAddr) -> String {
 }
 
 impl Context {
+    /// Has the controller decide a request. One that came in on a listener of controllers was sent to the
+    /// controller that its sender knows, and goes no further.
+    pub(crate) async fn decide<R: ForController>(
+        &self,
+        call: &Call,
+        request: R,
+        timeout: Duration,
+    ) -> R::Response {
+        if call.endpoint.is_controller {
+            return request.decide(&self.metadata).await;
+        }
+        self.controller.ask(request, timeout).await
+    }
+
     /// Returns when this node's partitions have followed the newest metadata, so that a client which was told
     /// of a new topic finds it. `timeout_ms` is the client's; nothing is lost when it passes.
     pub(crate) async fn await_applied(&self, timeout_ms: i32) {

@@ -12,6 +12,7 @@ mod connection;
 mod context;
 mod controller_channel;
 mod fetch_sessions;
+mod lifecycle;
 mod limits;
 mod listener;
 mod metrics;

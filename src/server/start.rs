@@ -9,10 +9,7 @@ use arc_swap::ArcSwap;
 use klamm_config::{BrokerConfig, QuorumVoter};
 use klamm_coordinator::{GroupCoordinator, GroupEnvironment, GroupSettings};
 use klamm_io::{Clock, Disk, Listener, Network, Random};
-use klamm_metadata::{
-    Endpoint as BrokerEndpoint, Image, KafkaRules, MetadataNode, QuorumSettings, Registration, Settings,
-    TopicDefaults, Voter,
-};
+use klamm_metadata::{Image, KafkaRules, MetadataNode, QuorumSettings, Settings, TopicDefaults, Voter};
 use klamm_model::{Uuid, topic_name};
 use klamm_partition::Partition;
 use klamm_storage::{LogStore, StorageError, StoreSettings};
@@ -24,6 +21,7 @@ use crate::background::{self, Follower};
 use crate::context::{Context, MALFORMED_LOG_EVERY, topic_config};
 use crate::controller_channel::ControllerChannel;
 use crate::fetch_sessions::FetchSessions;
+use crate::lifecycle;
 use crate::limits::{Connections, Limits, RateLimit};
 use crate::listener::{self, BindError, Bound};
 use crate::metrics::Metrics;
@@ -63,7 +61,7 @@ pub enum StartError {
     Metadata(#[from] klamm_metadata::StartError),
     /// The controller did not take this broker in.
     #[error("this broker was not taken into the cluster: {0}")]
-    Registration(#[from] klamm_metadata::SubmitError),
+    Registration(#[from] lifecycle::RegistrationError),
 }
 
 /// A node that runs.
@@ -92,19 +90,22 @@ pub async fn start(config: BrokerConfig, machine: Machine) -> Result<Server, Sta
     let config = Arc::new(config);
     let deletes_strays = strays::may_be_deleted(&*machine.disk, &config.log_dirs, &store.metadata_dir())?;
     let metadata = Arc::new(MetadataNode::start(metadata_settings(&config, &machine, &store))?);
-    let registration = registration(&config, &machine, &store, &bound);
+    let incarnation = Uuid::from_random(machine.random.next_16());
+    let registration = lifecycle::registration(&config, incarnation, &store, &bound);
     let (context, mut follower) = compose(config.clone(), machine, store, metadata.clone(), deletes_strays);
     let mut server = Server::new(context.clone());
     let (controllers, brokers) = bound.into_iter().partition(|bound| bound.endpoint().is_controller);
     server.listen(controllers);
 
-    let broker_epoch = metadata.join_cluster(registration).await?;
+    let broker_epoch = lifecycle::register(&context, registration).await?;
     context.broker_epoch.store(broker_epoch, Ordering::Release);
     let image = metadata.image();
     let config_of = |topic: &str| topic_config(&image, topic, config.node_id, &config);
     let report = context.store.open_logs(&|name| background::log_config(&config_of(&name.topic)))?;
     strays::clear(&context.store, &image, deletes_strays);
     tracing::debug!("opened the logs: {report:?}");
+    lifecycle::unfence(&context).await;
+    let image = metadata.image();
     follower.apply(&image);
     let recovered = follower.recovered.clone();
     background::update_config(&context, &image);
@@ -191,6 +192,7 @@ impl Server {
         let images = context.metadata.watch();
         self.tasks.spawn(background::follow_images(follower, context, images, stop, failure));
         self.tasks.spawn(background::maintain(self.context.clone(), self.stopping.clone()));
+        self.tasks.spawn(lifecycle::stay(self.context.clone(), self.stopping.clone()));
     }
 
     fn serve_http(&mut self, listener: Option<Arc<dyn Listener>>) {
@@ -228,6 +230,7 @@ impl Server {
 
     /// Ends connections when their answers are out, closes the logs and marks the stop as a clean one.
     pub async fn stop(mut self) {
+        lifecycle::take_leave(&self.context).await;
         self.stop.send_replace(true);
         let tasks = &mut self.tasks;
         let ended = async { while tasks.join_next().await.is_some() {} };
@@ -298,6 +301,9 @@ fn metadata_settings(config: &Arc<BrokerConfig>, machine: &Machine, store: &LogS
         defaults: topic_defaults(config),
         rules: Arc::new(KafkaRules::new(Arc::clone(config))),
         quorum: QuorumSettings {
+            broker_session_timeout: Duration::from_millis(
+                u64::try_from(config.broker_session_timeout_ms).unwrap_or(0).max(1),
+            ),
             snapshot_bytes: u64::try_from(config.metadata_log_max_record_bytes_between_snapshots)
                 .unwrap_or(u64::MAX),
             ..QuorumSettings::default()
@@ -308,26 +314,6 @@ fn metadata_settings(config: &Arc<BrokerConfig>, machine: &Machine, store: &LogS
 /// A voter as the configuration names it. Its directory is known when it has told.
 fn voter(voter: &QuorumVoter) -> Voter {
     Voter { id: voter.id, directory_id: Uuid::default(), host: voter.host.clone(), port: voter.port }
-}
-
-fn registration(config: &BrokerConfig, machine: &Machine, store: &LogStore, bound: &[Bound]) -> Registration {
-    let mut endpoints: Vec<BrokerEndpoint> = Vec::new();
-    for endpoint in bound.iter().map(Bound::endpoint).filter(|endpoint| !endpoint.is_controller) {
-        // Two addresses of one listener are one endpoint.
-        if endpoints.iter().all(|known| known.name != endpoint.name) {
-            let unadvertised = || ("localhost".to_owned(), endpoint.port);
-            let (host, port) = endpoint.advertised.clone().unwrap_or_else(unadvertised);
-            let security_protocol = endpoint.security_protocol;
-            endpoints.push(BrokerEndpoint { name: endpoint.name.clone(), host, port, security_protocol });
-        }
-    }
-    Registration {
-        broker: config.node_id,
-        incarnation: Uuid::from_random(machine.random.next_16()),
-        endpoints,
-        rack: config.rack.clone(),
-        directories: store.directory_ids().into_iter().map(|(_, id)| id).collect(),
-    }
 }
 
 fn group_settings(config: &BrokerConfig) -> GroupSettings {
@@ -363,5 +349,7 @@ pub(crate) fn topic_defaults(config: &BrokerConfig) -> TopicDefaults {
     }
 }
 
+#[cfg(test)]
+mod cluster_tests;
 #[cfg(test)]
 mod tests;

@@ -30,10 +30,12 @@ pub struct Registration {
 }
 
 /// Registers a broker, fenced. A second run of the process takes the place of the first: whatever that one
-/// led is without a leader until the new one is unfenced.
+/// led is without a leader until the new one is unfenced. It is refused while the first one `has_session`, unless
+/// the second knows its epoch: then the first has stopped cleanly.
 pub fn register_broker(
     image: &Image,
     request: &BrokerRegistrationRequest,
+    has_session: bool,
 ) -> (Vec<MetadataRecord>, BrokerRegistrationResponse) {
     let refuse = |code: ErrorCode| {
         (
@@ -49,12 +51,14 @@ pub fn register_broker(
     if let Some(present) = present
         && present.incarnation != request.incarnation_id
         && present.is_active()
+        && has_session
         && request.previous_broker_epoch != present.epoch
     {
         return refuse(ErrorCode::DuplicateBrokerRegistration);
     }
     let epoch = next_epoch(image, id);
-    let mut records = Vec::new();
+    // The first broker of a new cluster brings its features with it.
+    let mut records = initial_features(image);
     if present.is_some_and(|present| present.incarnation != request.incarnation_id) {
         records.extend(leave_partitions(image, id));
     }
@@ -183,6 +187,26 @@ pub fn heartbeat_broker(
         response.is_fenced = false;
     }
     (records, response)
+}
+
+/// Fences brokers that are not known to be alive: each leaves what it leads, and every ISR that has another
+/// member.
+pub fn fence_brokers(image: &Image, expired: &[NodeId]) -> Vec<MetadataRecord> {
+    let mut planned = image.clone();
+    let mut records = Vec::new();
+    for id in expired {
+        let Some(broker) = planned.brokers.get(id).filter(|broker| !broker.fenced).cloned() else { continue };
+        let mut fencing = leave_partitions(&planned, *id);
+        fencing.push(MetadataRecord::BrokerRegistrationChange(BrokerRegistrationChangeRecord {
+            broker_id: id.0,
+            broker_epoch: broker.epoch,
+            fenced: 1,
+            ..Default::default()
+        }));
+        fencing.iter().for_each(|record| apply_to(&mut planned, record));
+        records.extend(fencing);
+    }
+    records
 }
 
 /// Takes a broker out of the cluster; 102 for one that is not in it.

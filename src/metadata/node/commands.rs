@@ -158,7 +158,9 @@ impl MetadataNode {
 
     /// BrokerRegistration, of another broker.
     pub async fn register_broker(&self, request: BrokerRegistrationRequest) -> BrokerRegistrationResponse {
-        let decided = self.submit(move |image, _| controller::register_broker(image, &request)).await;
+        let has_session = self.sessions.has_session(NodeId(request.broker_id));
+        let decided =
+            self.submit(move |image, _| controller::register_broker(image, &request, has_session)).await;
         decided.unwrap_or_else(|error| BrokerRegistrationResponse {
             error_code: error.code(),
             ..Default::default()
@@ -167,6 +169,7 @@ impl MetadataNode {
 
     /// BrokerHeartbeat.
     pub async fn heartbeat_broker(&self, request: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse {
+        self.sessions.heard(NodeId(request.broker_id));
         let decided = self.submit(move |image, _| controller::heartbeat_broker(image, &request)).await;
         decided.unwrap_or_else(|error| BrokerHeartbeatResponse {
             error_code: error.code(),

@@ -10,8 +10,9 @@ use openraft::raft::ClientWriteResponse;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::SubmitError;
+use super::sessions::Sessions;
 use crate::apply::apply_to;
-use crate::controller::{ConfigRules, ControllerContext, TopicDefaults};
+use crate::controller::{ConfigRules, ControllerContext, TopicDefaults, fence_brokers};
 use crate::image::Image;
 use crate::quorum::log::LogStore;
 use crate::quorum::{Applied, Batch, Raft, TypeConfig, entry};
@@ -84,11 +85,21 @@ pub(super) async fn run(
     log: LogStore,
     images: watch::Receiver<Arc<Image>>,
     mut jobs: mpsc::Receiver<Box<dyn Job>>,
+    sessions: Arc<Sessions>,
     surroundings: Surroundings,
 ) {
     let mut waiting = Vec::new();
     let mut bytes_since_snapshot = 0;
-    while jobs.recv_many(&mut waiting, JOBS_MAX).await > 0 {
+    loop {
+        // A broker that is alone has nobody who could take over from it.
+        let watches = images.borrow().brokers.len() > 1;
+        tokio::select! {
+            biased;
+            received = jobs.recv_many(&mut waiting, JOBS_MAX) => if received == 0 {
+                return;
+            },
+            () = tokio::time::sleep(sessions.pause()), if watches => waiting.extend(fencing(&images, &sessions, &surroundings)),
+        }
         decide_all(&raft, &images, &surroundings, std::mem::take(&mut waiting)).await;
         bytes_since_snapshot += log.take_bytes_appended();
         if bytes_since_snapshot > surroundings.snapshot_bytes {
@@ -98,6 +109,22 @@ pub(super) async fn run(
             }
         }
     }
+}
+
+/// What fences the brokers whose sessions have expired, if there are any.
+fn fencing(
+    images: &watch::Receiver<Arc<Image>>,
+    sessions: &Sessions,
+    surroundings: &Surroundings,
+) -> Option<Box<dyn Job>> {
+    let image = Arc::clone(&images.borrow());
+    let expired = sessions.expired(&image, image.controller == Some(surroundings.id));
+    if expired.is_empty() {
+        return None;
+    }
+    tracing::warn!("nothing was heard of brokers {expired:?} for broker.session.timeout.ms: they are fenced");
+    let decide = move |image: &Image, _: &ControllerContext<'_>| (fence_brokers(image, &expired), ());
+    Some(Box::new(Decision::new(decide, oneshot::channel().0)))
 }
 
 async fn decide_all(

@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::controller_task::{self, Surroundings};
+use super::sessions::Sessions;
 use super::{MetadataNode, PeerCall};
 use crate::controller::{ConfigRules, TopicDefaults};
 use crate::image::Image;
@@ -82,6 +83,8 @@ pub struct QuorumSettings {
     pub election_timeout_min: Duration,
     /// And at most.
     pub election_timeout_max: Duration,
+    /// After how long without a heartbeat a broker is fenced (`broker.session.timeout.ms`).
+    pub broker_session_timeout: Duration,
     /// How many entries the log grows by before a snapshot is made.
     pub snapshot_entries: u64,
     /// How many bytes the log grows by before a snapshot is made (`metadata.log.max.record.bytes.between.snapshots`).
@@ -96,6 +99,7 @@ impl Default for QuorumSettings {
             heartbeat: Duration::from_millis(200),
             election_timeout_min: Duration::from_millis(1000),
             election_timeout_max: Duration::from_millis(2000),
+            broker_session_timeout: Duration::from_secs(9),
             snapshot_entries: 10_000,
             snapshot_bytes: 20 << 20,
             entries_kept: 1000,
@@ -224,6 +228,8 @@ impl Running {
         publish_controller(&raft, &published);
         let (addresses, known) = watch::channel(addresses(&raft));
         Runtime::spawn(follow_quorum(raft.clone(), published, addresses));
+        let sessions =
+            Arc::new(Sessions::new(settings.clock.clone(), settings.quorum.broker_session_timeout));
         let surroundings = Surroundings {
             id,
             clock: settings.clock,
@@ -232,7 +238,14 @@ impl Running {
             rules: settings.rules,
             snapshot_bytes: settings.quorum.snapshot_bytes,
         };
-        Runtime::spawn(controller_task::run(raft.clone(), log, images.clone(), waiting, surroundings));
+        Runtime::spawn(controller_task::run(
+            raft.clone(),
+            log,
+            images.clone(),
+            waiting,
+            sessions.clone(),
+            surroundings,
+        ));
         let node = MetadataNode {
             id,
             images,
@@ -240,6 +253,7 @@ impl Running {
             peers,
             failure,
             addresses: known,
+            sessions: sessions.clone(),
             stop: Mutex::new(Some(stop)),
             thread: Mutex::new(None),
         };

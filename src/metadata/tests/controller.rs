@@ -65,7 +65,7 @@ impl Cluster {
             log_dirs: vec![Uuid([id as u8; 16])],
             ..Default::default()
         };
-        let (records, reply) = controller::register_broker(&self.image, &request);
+        let (records, reply) = controller::register_broker(&self.image, &request, true);
         self.commit(&records);
         reply.error_code
     }

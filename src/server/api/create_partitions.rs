@@ -14,7 +14,7 @@ use crate::context::Context;
 
 pub(crate) async fn handle(
     context: &Context,
-    _call: &Call,
+    call: &Call,
     request: CreatePartitionsRequest,
 ) -> CreatePartitionsResponse {
     let timeout_ms = request.timeout_ms;
@@ -27,7 +27,7 @@ pub(crate) async fn handle(
         });
         return CreatePartitionsResponse { results: results.collect(), ..Default::default() };
     }
-    let response = context.controller.ask(request, Duration::from_millis(timeout_ms as u64)).await;
+    let response = context.decide(call, request, Duration::from_millis(timeout_ms as u64)).await;
     context.await_applied(timeout_ms).await;
     response
 }

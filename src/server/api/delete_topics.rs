@@ -14,7 +14,7 @@ use crate::context::Context;
 
 pub(crate) async fn handle(
     context: &Context,
-    _call: &Call,
+    call: &Call,
     mut request: DeleteTopicsRequest,
 ) -> DeleteTopicsResponse {
     let timeout_ms = request.timeout_ms;
@@ -34,7 +34,7 @@ pub(crate) async fn handle(
     let named = request.topic_names.drain(..);
     let named = named.map(|name| DeleteTopicState { name: Some(name), ..Default::default() });
     request.topics.splice(0..0, named);
-    let response = context.controller.ask(request, Duration::from_millis(timeout_ms as u64)).await;
+    let response = context.decide(call, request, Duration::from_millis(timeout_ms as u64)).await;
     context.await_applied(timeout_ms).await;
     response
 }

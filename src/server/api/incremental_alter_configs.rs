@@ -12,10 +12,10 @@ use crate::context::{CONTROLLER_TIMEOUT, Context};
 
 pub(crate) async fn handle(
     context: &Context,
-    _call: &Call,
+    call: &Call,
     request: IncrementalAlterConfigsRequest,
 ) -> IncrementalAlterConfigsResponse {
-    let response = context.controller.ask(request, CONTROLLER_TIMEOUT).await;
+    let response = context.decide(call, request, CONTROLLER_TIMEOUT).await;
     context.await_applied(0).await;
     response
 }

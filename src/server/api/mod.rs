@@ -1,8 +1,12 @@
 //! The table of APIs: what is served, in which versions, on which listeners, by which function. Nothing else
 //! in this crate looks at API keys.
 
+mod allocate_producer_ids;
 mod alter_configs;
+mod alter_partition;
 mod api_versions;
+mod broker_heartbeat;
+mod broker_registration;
 mod create_partitions;
 mod create_topics;
 mod delete_groups;
@@ -29,6 +33,7 @@ mod offset_fetch;
 mod offset_for_leader_epoch;
 mod produce;
 mod sync_group;
+mod unregister_broker;
 
 use std::io;
 use std::net::SocketAddr;
@@ -39,7 +44,9 @@ use bytes::Bytes;
 use klamm_io::BoxFuture;
 use klamm_metadata::QuorumMessage;
 use klamm_protocol::messages::*;
-use klamm_protocol::{ApiKey, Chunk, Frame, HeaderPeek, Message, Reader, Request, RequestHeader};
+use klamm_protocol::{
+    ApiKey, Chunk, Frame, HeaderPeek, ListenerKind, Message, Reader, Request, RequestHeader,
+};
 use klamm_storage::LogSlice;
 
 use crate::context::Context;
@@ -151,28 +158,27 @@ pub(crate) static TABLE: &[Entry] = &[
     row!(Serial DeleteGroups, 0..=3, delete_groups, DeleteGroupsRequest),
     row!(Serial IncrementalAlterConfigs, 0..=1, incremental_alter_configs, IncrementalAlterConfigsRequest),
     row!(Serial OffsetDelete, 0..=0, offset_delete, OffsetDeleteRequest),
+    row!(Serial AlterPartition, 2..=3, alter_partition, AlterPartitionRequest),
     row!(Serial DescribeCluster, 0..=2, describe_cluster, DescribeClusterRequest),
+    row!(Serial BrokerRegistration, 0..=4, broker_registration, BrokerRegistrationRequest),
+    row!(Serial BrokerHeartbeat, 0..=1, broker_heartbeat, BrokerHeartbeatRequest),
+    row!(Serial UnregisterBroker, 0..=0, unregister_broker, UnregisterBrokerRequest),
+    row!(Serial AllocateProducerIds, 0..=0, allocate_producer_ids, AllocateProducerIdsRequest),
     row!(Serial ListConfigResources, 0..=1, list_config_resources, ListConfigResourcesRequest),
     row!(Serial DescribeTopicPartitions, 0..=0, describe_topic_partitions, DescribeTopicPartitionsRequest),
 ];
 
-/// The rows that listeners of controllers serve too, as Kafka's do for tools with `--bootstrap-controller`
-/// (KIP-919).
-static ON_CONTROLLERS: &[ApiKey] = &[
-    ApiKey::ApiVersions,
-    ApiKey::CreateTopics,
-    ApiKey::DeleteTopics,
-    ApiKey::DescribeConfigs,
-    ApiKey::AlterConfigs,
-    ApiKey::CreatePartitions,
-    ApiKey::IncrementalAlterConfigs,
-    ApiKey::DescribeCluster,
-];
+/// What Kafka's controllers serve and Klamm's do not: its own quorum speaks another protocol.
+const NOT_ON_CONTROLLERS: ApiKey = ApiKey::Fetch;
 
-/// The rows that a listener serves.
+/// The rows that a listener serves: what Kafka serves on listeners of its kind. Those of controllers serve the
+/// brokers, and tools with `--bootstrap-controller` (KIP-919).
 fn rows(endpoint: &Endpoint) -> impl Iterator<Item = &'static Entry> {
-    let is_controller = endpoint.is_controller;
-    TABLE.iter().filter(move |entry| !is_controller || ON_CONTROLLERS.contains(&entry.key))
+    let kind = if endpoint.is_controller { ListenerKind::Controller } else { ListenerKind::Broker };
+    TABLE.iter().filter(move |entry| {
+        entry.key.listeners().contains(&kind)
+            && !(kind == ListenerKind::Controller && entry.key == NOT_ON_CONTROLLERS)
+    })
 }
 
 /// The body of a frame of the quorum's own protocol, and the number that its answer carries. Only listeners of

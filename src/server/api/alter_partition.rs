@@ -1,0 +1,16 @@
+//! AlterPartition (key 56), versions 2 to 3: the leader of a partition proposes its in-sync replicas (KIP-497).
+//!
+//! v2 topics by id; v3 broker epochs (KIP-903). Only the active controller takes it.
+
+use klamm_protocol::messages::{AlterPartitionRequest, AlterPartitionResponse};
+
+use super::Call;
+use crate::context::Context;
+
+pub(crate) async fn handle(
+    context: &Context,
+    _call: &Call,
+    request: AlterPartitionRequest,
+) -> AlterPartitionResponse {
+    context.metadata.alter_partition(request).await
+}

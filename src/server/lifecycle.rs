@@ -1,0 +1,193 @@
+//! A broker's place in the cluster: it registers, shows that it lives, and takes its leave (KIP-631). The
+//! controller may be this very process; the way is the same.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use klamm_config::BrokerConfig;
+use klamm_metadata::feature_ranges;
+use klamm_model::{ErrorCode, Uuid};
+use klamm_protocol::messages::broker_registration::{Feature, Listener};
+use klamm_protocol::messages::{BrokerHeartbeatRequest, BrokerHeartbeatResponse, BrokerRegistrationRequest};
+use klamm_storage::LogStore;
+
+use crate::context::Context;
+use crate::listener::Bound;
+use crate::stop::Stop;
+
+/// How long one request may look for a controller before it is told that there is none.
+const ASK_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long it waits before it asks again after a refusal.
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// How long a controlled shutdown waits until others lead what this broker leads
+/// (`controlled.shutdown.max.retries` and `….retry.backoff.ms` came to about as much).
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Why a broker is not taken into the cluster, for good.
+#[derive(Debug, thiserror::Error)]
+pub enum RegistrationError {
+    /// Another process with this id is alive.
+    #[error(
+        "another broker with node.id={node} is alive in the cluster: give each broker an id of its own, or end the \
+         other process"
+    )]
+    Duplicate {
+        /// The id.
+        node: i32,
+    },
+    /// The controller belongs to another cluster.
+    #[error("the controller belongs to another cluster than this broker, whose cluster.id is {cluster_id}")]
+    OtherCluster {
+        /// This broker's cluster.
+        cluster_id: String,
+    },
+    /// The controller gave another reason.
+    #[error("the controller refused: {0}")]
+    Refused(ErrorCode),
+}
+
+/// What this broker says of itself.
+pub(crate) fn registration(
+    config: &BrokerConfig,
+    incarnation_id: Uuid,
+    store: &LogStore,
+    bound: &[Bound],
+) -> BrokerRegistrationRequest {
+    let mut listeners: Vec<Listener> = Vec::new();
+    for endpoint in bound.iter().map(Bound::endpoint).filter(|endpoint| !endpoint.is_controller) {
+        // Two addresses of one listener are one endpoint.
+        if listeners.iter().all(|known| known.name != endpoint.name) {
+            let unadvertised = || ("localhost".to_owned(), endpoint.port);
+            let (host, port) = endpoint.advertised.clone().unwrap_or_else(unadvertised);
+            let security_protocol = endpoint.security_protocol;
+            listeners.push(Listener { name: endpoint.name.clone(), host, port, security_protocol });
+        }
+    }
+    let features = feature_ranges().iter().map(|(name, lowest, highest)| Feature {
+        name: (*name).to_owned(),
+        min_supported_version: *lowest,
+        max_supported_version: *highest,
+    });
+    BrokerRegistrationRequest {
+        broker_id: config.node_id.0,
+        cluster_id: store.cluster_id().to_owned(),
+        incarnation_id,
+        listeners,
+        features: features.collect(),
+        rack: config.rack.clone(),
+        log_dirs: store.directory_ids().into_iter().map(|(_, id)| id).collect(),
+        previous_broker_epoch: store.previous_broker_epoch().unwrap_or(-1),
+        ..Default::default()
+    }
+}
+
+/// Registers with the controller, however long it takes to find one, and returns when this node's image has the
+/// registration. What an earlier process with this id led, it leads no more.
+pub(crate) async fn register(
+    context: &Context,
+    registration: BrokerRegistrationRequest,
+) -> Result<i64, RegistrationError> {
+    // The session of a process that was killed has to end first.
+    let session = u64::try_from(context.config().broker_session_timeout_ms).unwrap_or(0);
+    let patience = Duration::from_millis(2 * session);
+    let begun = context.clock.monotonic();
+    loop {
+        let answer = context.controller.ask(registration.clone(), ASK_TIMEOUT).await;
+        match ErrorCode::from_code(answer.error_code).unwrap_or(ErrorCode::UnknownServerError) {
+            ErrorCode::None => {
+                await_image(context, answer.broker_epoch, |_| true).await;
+                return Ok(answer.broker_epoch);
+            }
+            ErrorCode::NotController => {
+                tracing::warn!(
+                    "no controller can be reached; waiting for a majority of controller.quorum.voters"
+                );
+            }
+            ErrorCode::DuplicateBrokerRegistration => {
+                if context.clock.monotonic().saturating_sub(begun) > patience {
+                    return Err(RegistrationError::Duplicate { node: registration.broker_id });
+                }
+                tracing::info!("an earlier session of this broker has not ended yet; registering again");
+            }
+            ErrorCode::InconsistentClusterId => {
+                return Err(RegistrationError::OtherCluster { cluster_id: registration.cluster_id });
+            }
+            code => return Err(RegistrationError::Refused(code)),
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// Returns when this node's image has the registration of `epoch` in a state that is wanted.
+async fn await_image(context: &Context, epoch: i64, is_wanted: impl Fn(&klamm_metadata::Broker) -> bool) {
+    let mut images = context.metadata.watch();
+    let own = |image: &Arc<klamm_metadata::Image>| {
+        image.brokers.get(&context.node_id).is_some_and(|broker| broker.epoch >= epoch && is_wanted(broker))
+    };
+    // An error means that the quorum has ended on this node, which others tell.
+    let _ = images.wait_for(own).await;
+}
+
+/// Asks to be unfenced, and returns when this node's image says so: from then on the broker leads and is in sync
+/// again wherever it may.
+pub(crate) async fn unfence(context: &Context) {
+    while heartbeat(context, false).await.is_none_or(|answer| answer.is_fenced) {
+        tokio::time::sleep(PAUSE).await;
+    }
+    await_image(context, context.broker_epoch(), |broker| !broker.fenced).await;
+}
+
+/// Shows the controller that this broker lives, until the stop.
+pub(crate) async fn stay(context: Arc<Context>, mut stop: Stop) {
+    loop {
+        let every = u64::try_from(context.config().broker_heartbeat_interval_ms).unwrap_or(0).max(1);
+        tokio::select! {
+            biased;
+            () = stop.requested() => return,
+            () = tokio::time::sleep(Duration::from_millis(every)) => {}
+        }
+        heartbeat(&context, false).await;
+    }
+}
+
+/// Gives away what this broker leads, so that clients hardly wait when it stops. It stops all the same if nobody
+/// takes over.
+pub(crate) async fn take_leave(context: &Context) {
+    let has_others =
+        context.image().brokers.values().any(|broker| broker.id != context.node_id && !broker.fenced);
+    if !has_others {
+        return;
+    }
+    let leaving = async {
+        while heartbeat(context, true).await.is_none_or(|answer| !answer.should_shut_down) {
+            tokio::time::sleep(PAUSE / 10).await;
+        }
+    };
+    if tokio::time::timeout(LEAVE_TIMEOUT, leaving).await.is_err() {
+        tracing::warn!(
+            "nobody took over what this broker leads within {LEAVE_TIMEOUT:?}; it stops all the same"
+        );
+    }
+}
+
+/// The controller's answer to one heartbeat; `None` if it has none or refuses.
+async fn heartbeat(context: &Context, want_shut_down: bool) -> Option<BrokerHeartbeatResponse> {
+    let request = BrokerHeartbeatRequest {
+        broker_id: context.node_id.0,
+        broker_epoch: context.broker_epoch(),
+        current_metadata_offset: context.image().offset,
+        want_fence: false,
+        want_shut_down,
+        ..Default::default()
+    };
+    let answer = context.controller.ask(request, ASK_TIMEOUT).await;
+    match ErrorCode::from_code(answer.error_code).unwrap_or(ErrorCode::UnknownServerError) {
+        ErrorCode::None => Some(answer),
+        code => {
+            tracing::warn!("the controller did not take a heartbeat: {code}");
+            None
+        }
+    }
+}

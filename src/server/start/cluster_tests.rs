@@ -1,0 +1,92 @@
+//! Three nodes in one process, on real sockets and simulated disks.
+
+use std::collections::BTreeSet;
+use std::net::TcpListener;
+
+use klamm_io::{SystemClock, SystemNetwork};
+use klamm_model::NodeId;
+use klamm_testing::{SeededRandom, SimulatedDisk};
+
+use super::*;
+
+/// Ports that nobody listens on now.
+fn free_ports(count: usize) -> Vec<u16> {
+    let held: Vec<TcpListener> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    held.iter().map(|listener| listener.local_addr().unwrap().port()).collect()
+}
+
+fn config(id: usize, ports: &[u16]) -> BrokerConfig {
+    let port = ports[id - 1];
+    let settings = [
+        ("node.id", id.to_string()),
+        ("listeners", format!("PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:{port}")),
+        ("controller.listener.names", "CONTROLLER".to_owned()),
+        ("log.dirs", "/data".to_owned()),
+        ("broker.heartbeat.interval.ms", "100".to_owned()),
+        ("broker.session.timeout.ms", "1500".to_owned()),
+    ];
+    let overrides = settings.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+    let sources = klamm_config::Sources { overrides, ..Default::default() };
+    let (mut config, _) = klamm_config::load(&sources).unwrap();
+    let voter =
+        |(port, id): (&u16, i32)| QuorumVoter { id: NodeId(id), host: "127.0.0.1".to_owned(), port: *port };
+    config.quorum_voters = ports.iter().zip(1..).map(voter).collect();
+    config.cluster_id = Some("AAAAAAAAAAAAAAAAAAAAAQ".to_owned());
+    config
+}
+
+async fn node(id: usize, ports: &[u16], disk: &SimulatedDisk) -> Server {
+    let machine = Machine {
+        disk: Arc::new(disk.clone()),
+        network: Arc::new(SystemNetwork),
+        clock: Arc::new(SystemClock::new()),
+        random: Arc::new(SeededRandom::new(id as u64)),
+    };
+    start(config(id, ports), machine).await.unwrap()
+}
+
+/// Waits until a node's image is as wanted.
+async fn until(server: &Server, what: &str, wanted: impl Fn(&Image) -> bool) {
+    let mut images = server.context.metadata.watch();
+    let found = tokio::time::timeout(Duration::from_secs(20), images.wait_for(|image| wanted(image))).await;
+    found.unwrap_or_else(|_| panic!("node {} waits for {what}", server.context.node_id)).unwrap();
+}
+
+fn unfenced(image: &Image) -> BTreeSet<i32> {
+    image.brokers.values().filter(|broker| !broker.fenced).map(|broker| broker.id.0).collect()
+}
+
+/// All nodes take the others in, decide through whichever is the controller, and lead on without one that died.
+#[tokio::test(flavor = "multi_thread")]
+async fn three_nodes_form_a_cluster_and_fence_one_that_dies() {
+    let ports = free_ports(3);
+    let disks: Vec<SimulatedDisk> = (1..=3).map(SimulatedDisk::new).collect();
+    let (one, two, three) =
+        tokio::join!(node(1, &ports, &disks[0]), node(2, &ports, &disks[1]), node(3, &ports, &disks[2]));
+    let mut servers = vec![one, two, three];
+    for server in &servers {
+        until(server, "three brokers", |image| unfenced(image) == BTreeSet::from([1, 2, 3])).await;
+    }
+    for (server, name) in servers.iter().zip(["of-1", "of-2", "of-3"]) {
+        let failed = crate::topic_creation::create(&server.context, &[name]).await;
+        assert!(failed.is_empty(), "{failed:?}");
+    }
+    for server in &servers {
+        until(server, "the topics", |image| image.topics.len() == 3).await;
+    }
+
+    // The one that is not the controller dies without a word.
+    let controller = servers[0].context.image().controller.unwrap();
+    let dead = servers.iter().position(|server| server.context.node_id != controller).unwrap();
+    let dead = servers.remove(dead);
+    let dead_id = dead.context.node_id;
+    dead.context.metadata.shutdown();
+    drop(dead);
+    for server in &servers {
+        until(server, "its fencing", |image| !unfenced(image).contains(&dead_id.0)).await;
+        let image = server.context.image();
+        let leads =
+            |node: NodeId| image.topics.values().any(|topic| topic.partitions[0].leader == Some(node));
+        assert!(!leads(dead_id));
+    }
+}
