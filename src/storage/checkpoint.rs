@@ -90,6 +90,10 @@ fn read_lines(disk: &dyn Disk, path: &Path) -> Result<Option<Vec<String>>, Stora
     };
     let content = String::from_utf8(content)
         .map_err(|_| StorageError::corrupt(path, READ, "the checkpoint is not text"))?;
+    if !content.is_empty() && !content.ends_with('\n') {
+        // A number may have lost its last digits.
+        return Err(StorageError::corrupt(path, READ, "the checkpoint ends in the middle of a line"));
+    }
     let mut lines = content.lines();
     // Kafka leaves empty files where it never had anything to say.
     let Some(version) = lines.next() else { return Ok(None) };

@@ -57,6 +57,25 @@ impl<E: Entry> EntryFile<E> {
         Ok(())
     }
 
+    /// What is wrong with the file, as far as its length and its last entry tell.
+    pub(crate) fn problem(&self, is_possible: impl Fn(&E) -> bool) -> Result<Option<String>, StorageError> {
+        let len = match self.slot.existing(E::READ_CONTEXT) {
+            Ok(file) => {
+                file.len().map_err(|error| StorageError::io(&self.slot.path(), E::READ_CONTEXT, &error))?
+            }
+            Err(error) if error.is_not_found() => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let last = self.last()?;
+        // Behind the last entry of a file that was allocated in advance are zeros, as many as there may be.
+        let whole = self.len()? * E::SIZE as u64;
+        if len != whole && len < whole + E::SIZE as u64 {
+            return Ok(Some(format!("it has {len} bytes, but its entries have {} each", E::SIZE)));
+        }
+        let is_wrong = last.is_some_and(|last| !is_possible(&last));
+        Ok(is_wrong.then(|| format!("its last entry, {last:?}, points out of the segment")))
+    }
+
     /// The number of entries.
     pub(crate) fn len(&self) -> Result<u64, StorageError> {
         let state = self.loaded()?;

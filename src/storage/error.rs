@@ -96,6 +96,11 @@ impl StorageError {
         self
     }
 
+    /// Whether the bytes were read and are not what they should be.
+    pub(crate) fn is_of_content(&self) -> bool {
+        matches!(self.kind, StorageErrorKind::Corrupt(_) | StorageErrorKind::UnknownVersion { .. })
+    }
+
     /// Whether the file or directory was not there.
     pub fn is_not_found(&self) -> bool {
         matches!(self.kind, StorageErrorKind::Io(io::ErrorKind::NotFound, _))
@@ -135,10 +140,12 @@ impl fmt::Display for StorageErrorKind {
                 if *what == "cluster.id" { "cluster" } else { "node" }
             ),
             StorageErrorKind::UnknownVersion { found, newest } => {
-                write!(f, "version {found} is not one that this program knows (the newest is {newest})")
+                write!(f, "version {found} is not one that this program knows (the newest is {newest}); start the version that wrote it, \
+                     or a newer one of this program")
             }
             StorageErrorKind::InconsistentTopicId { found, expected } => {
-                write!(f, "the folder holds the topic with id {found}, not the one with id {expected}")
+                write!(f, "the folder holds the topic with id {found}, not the one with id {expected}; move the folder away if that \
+                     topic is not missed")
             }
             StorageErrorKind::OutOfOrder { offset, log_end_offset } => {
                 write!(f, "a batch at offset {offset} cannot follow the log end offset {log_end_offset}")

@@ -3,7 +3,7 @@
 use klamm_model::Offset;
 
 /// One entry of an index.
-pub(crate) trait Entry: Copy + Send + Sync + 'static {
+pub(crate) trait Entry: Copy + std::fmt::Debug + Send + Sync + 'static {
     /// Bytes of an entry; at most 64.
     const SIZE: usize;
     /// What errors call the file.

@@ -30,7 +30,11 @@ pub(crate) fn read(disk: &dyn Disk, directory: &Path) -> Result<Option<TopicId>,
         let line = content.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         line.map(str::trim)
     };
-    let corrupt = |reason| StorageError::corrupt(&path, READ, reason);
+    let corrupt = |reason| {
+        let advice = "the lines \"version: 0\" and \"topic_id: <id>\" were expected; restore it, or remove it to take \
+                      the folder for that of the topic of its name";
+        StorageError::corrupt(&path, READ, format!("{reason}; {advice}"))
+    };
     match field("version").map(str::parse::<i32>) {
         Some(Ok(VERSION)) => {}
         Some(Ok(found)) => {

@@ -235,6 +235,11 @@ impl Log {
         // With the snapshot, a recovery of the new segment need not look at earlier ones.
         self.producers.lock().set_end_offset(base_offset);
         self.write_snapshot(writer)?;
+        if self.recovery_point() >= base_offset {
+            // All batches were synced while their segment took appends, without its indexes. A recovery would begin
+            // behind it and believe them, so they cannot wait for the next flush.
+            self.sync_segment(&active, Some(base_offset))?;
+        }
         self.unsynced.names.store(true, Ordering::Release);
         let segment = Arc::new(LogSegment::create(&self.place(), base_offset, config)?);
         let mut segments = Vec::clone(&self.segments.load());

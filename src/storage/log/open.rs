@@ -111,7 +111,9 @@ impl Log {
         if let Some(from) = from {
             return Ok(Opening::Unchecked(UncheckedLog { log, recovery_point: open.recovery_point, from }));
         }
-        log.set_end_of_clean_log(open.recovery_point)?;
+        // A close leaves a snapshot of the end; without one the checkpoint may be of another time than the files.
+        let end_offset = open.recovery_point.filter(|point| *point == 0 || folder.snapshots.contains(point));
+        log.set_end_of_clean_log(end_offset)?;
         log.settle(None)?;
         Ok(Opening::Ready(log))
     }
@@ -121,7 +123,10 @@ impl Log {
         let lacks_index = |offset: &&Offset| {
             !folder.offset_indexes.contains(*offset) || !folder.time_indexes.contains(*offset)
         };
-        let without_index = folder.segments.iter().find(lacks_index).copied();
+        let mut without_index = folder.segments.iter().find(lacks_index).copied();
+        if open.was_clean && without_index.is_none() {
+            without_index = self.first_with_broken_index()?;
+        }
         let recovery_point = open.recovery_point.unwrap_or(0);
         let is_closed = folder.segments.is_empty()
             || open.was_clean
@@ -130,6 +135,25 @@ impl Log {
             return Ok(without_index);
         }
         Ok(Some(without_index.map_or(recovery_point, |offset| offset.min(recovery_point))))
+    }
+
+    /// The first segment of which an index cannot be what was closed in order: torn, or with a last entry that points
+    /// behind the segment. An entry in its middle that is wrong is noticed by who searches with it.
+    fn first_with_broken_index(&self) -> Result<Option<Offset>, StorageError> {
+        let segments = self.segments.load();
+        for (index, segment) in segments.iter().enumerate() {
+            let next = segments.get(index + 1).map(|next| next.base_offset());
+            let broken = segment.broken_index(next)?;
+            segment.close_files();
+            if let Some((path, problem)) = broken {
+                tracing::warn!(
+                    partition = %self.topic_partition, index = %path.display(), problem,
+                    "the index is broken; the log is read from this segment on, and the index is made anew"
+                );
+                return Ok(Some(segment.base_offset()));
+            }
+        }
+        Ok(None)
     }
 
     /// Whether nothing has happened to the log since it was closed in order, at its recovery point, although the

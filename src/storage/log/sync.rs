@@ -66,7 +66,7 @@ impl Log {
         Ok(())
     }
 
-    fn sync_segment(
+    pub(super) fn sync_segment(
         &self,
         segment: &crate::segment::LogSegment,
         next_base: Option<Offset>,

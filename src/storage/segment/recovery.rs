@@ -1,5 +1,6 @@
 //! What opening a log asks of a segment: where it ends, whether it is as it was closed, and counting it anew.
 
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
 use klamm_model::Offset;
@@ -14,6 +15,27 @@ use crate::walk::Walk;
 const UNINDEXED_BYTES_MAX: u64 = 1 << 20;
 
 impl LogSegment {
+    /// The first index that is obviously broken, and why. `next` is where the next segment begins.
+    pub(crate) fn broken_index(
+        &self,
+        next: Option<Offset>,
+    ) -> Result<Option<(PathBuf, String)>, StorageError> {
+        let size = self.size();
+        let is_here = |offset: Offset| self.can_hold(offset) && next.is_none_or(|next| offset < next);
+        let is_near = |relative: u32| is_here(self.base_offset.saturating_add(i64::from(relative)));
+        let problem = self
+            .offsets
+            .problem(|entry| u64::from(entry.position) < size && is_near(entry.relative_offset))?;
+        if let Some(problem) = problem {
+            return Ok(Some((self.offsets.slot().path(), problem)));
+        }
+        if let Some(problem) = self.times.problem(|entry| is_near(entry.relative_offset))? {
+            return Ok(Some((self.times.slot().path(), problem)));
+        }
+        let problem = self.aborted.problem(|entry| is_here(entry.last_offset))?;
+        Ok(problem.map(|problem| (self.aborted.slot().path(), problem)))
+    }
+
     /// Forgets all but the file's bytes, so that a scan can count them again with [`LogSegment::add`].
     pub(crate) fn begin_recovery(&self) -> Result<(), StorageError> {
         self.offsets.reset()?;

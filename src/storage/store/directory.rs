@@ -166,13 +166,19 @@ impl LogDirectory {
         if content.is_some() {
             disk.remove_file(&marker).and_then(|()| disk.sync_dir(&self.path)).map_err(failed)?;
         }
-        let read = |name| checkpoint::read_offsets(disk, &self.path.join(name));
+        let read = |name, loss| self.read_or_set_aside(disk, name, loss);
         let remembered = Remembered {
             was_clean: content.is_some(),
             broker_epoch: content.as_deref().and_then(broker_epoch),
-            recovery_points: read(checkpoint::RECOVERY_POINTS)?,
-            log_start_offsets: read(checkpoint::LOG_START_OFFSETS)?,
-            high_watermarks: read(checkpoint::HIGH_WATERMARKS)?,
+            recovery_points: read(
+                checkpoint::RECOVERY_POINTS,
+                "after an unclean stop all logs are checked from their start",
+            )?,
+            log_start_offsets: read(
+                checkpoint::LOG_START_OFFSETS,
+                "records that were deleted with DeleteRecords may be back",
+            )?,
+            high_watermarks: read(checkpoint::HIGH_WATERMARKS, "high watermarks are learned again")?,
             cleaned_offsets: self.cleaned_offsets(disk)?,
         };
         let all = [
@@ -190,6 +196,22 @@ impl LogDirectory {
         }
         drop(written);
         Ok(remembered)
+    }
+
+    /// Reads a checkpoint. Of one that makes no sense, or is of a later version, nothing is believed, as in Kafka; it
+    /// is kept under another name, since it will be replaced.
+    fn read_or_set_aside(&self, disk: &dyn Disk, name: &str, loss: &str) -> Result<Offsets, StorageError> {
+        let path = self.path.join(name);
+        let error = match checkpoint::read_offsets(disk, &path) {
+            Err(error) if error.is_of_content() => error,
+            result => return result,
+        };
+        let kept = self.path.join(format!("{name}.damaged"));
+        disk.rename(&path, &kept)
+            .and_then(|()| disk.sync_dir(&self.path))
+            .map_err(|error| StorageError::io(&path, "set aside", &error))?;
+        tracing::warn!(%error, kept = %kept.display(), "the checkpoint is set aside and begun anew: {loss}");
+        Ok(Offsets::new())
     }
 
     /// Without this file all logs are compacted from their start again, which costs time and nothing else.

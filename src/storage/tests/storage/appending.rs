@@ -340,3 +340,57 @@ fn times_are_found_in_a_batch_that_expands_very_far() {
     }
     assert_eq!(log.max_timestamp().unwrap().map(|found| found.offset), Some(4));
 }
+
+/// The segments of all partitions of a topic that is made at once ended at once, and the disk had all its work in one
+/// moment.
+#[test]
+fn jitter_makes_segments_of_one_age_end_at_different_times() {
+    let disk = SimulatedDisk::new(1);
+    let config = LogConfig { segment_ms: 20_000, segment_jitter_ms: 20_000, ..LogConfig::default() };
+    let store = open(&disk, &config);
+    let ages = (0..8).map(|index| {
+        let tp = klamm_model::TopicPartition::new("many", index);
+        let log = store.create(&tp, TOPIC_ID, config.clone()).unwrap();
+        (0..).find(|second| {
+            let offset = log.log_end_offset();
+            let timestamps = vec![NOW + second * 1000];
+            log.append_replicated(&[Draft { timestamps, ..Draft::at(offset) }.batch()]).unwrap();
+            log.segment_count() == 2
+        })
+    });
+    let ages: Vec<i64> = ages.map(Option::unwrap).collect();
+    assert!(ages.iter().all(|age| (1..=21).contains(age)), "{ages:?}");
+    let different: std::collections::BTreeSet<&i64> = ages.iter().collect();
+    assert!(different.len() > 4, "{ages:?}");
+}
+
+/// A topic's settings are changed while it is used, and nobody restarts a broker for it.
+#[test]
+fn changed_settings_count_from_the_next_append_and_maintenance_on() {
+    let disk = SimulatedDisk::new(1);
+    let calm = LogConfig { retention_ms: None, ..LogConfig::default() };
+    let (_store, log) = with_partition(&disk, &calm);
+    append_many(&log, 4);
+    let changes = [
+        LogConfig { segment_bytes: 300, ..calm.clone() },
+        LogConfig { segment_ms: 1000, ..calm.clone() },
+        LogConfig { segment_index_bytes: 12, index_interval_bytes: 1, ..calm.clone() },
+    ];
+    for (change, segments) in changes.into_iter().zip(2..) {
+        log.update_config(change);
+        append(&log).unwrap();
+        assert_eq!(log.segment_count(), segments);
+        log.update_config(calm.clone());
+        append_many(&log, 2);
+        assert_eq!(log.segment_count(), segments, "and back again");
+    }
+    let end = log.log_end_offset();
+    assert_eq!(log.apply_retention(NOW + 100_000_000, end).unwrap(), 0);
+    log.update_config(LogConfig { retention_bytes: Some(log.size() - 1), ..calm.clone() });
+    assert_eq!(log.apply_retention(NOW, end).unwrap(), 0, "a whole segment more than that is too little");
+    log.update_config(LogConfig { retention_bytes: Some(0), ..calm.clone() });
+    assert_eq!(log.apply_retention(NOW, end).unwrap(), 4);
+    append(&log).unwrap();
+    log.update_config(LogConfig { retention_ms: Some(1), ..calm });
+    assert_eq!(log.apply_retention(NOW + 100_000_000, log.log_end_offset()).unwrap(), 1);
+}

@@ -8,11 +8,13 @@
 
 mod appending;
 mod background_recovery;
+mod bad_input;
 mod compaction;
 mod crashes;
 mod directories;
 mod faults;
 mod fixtures;
+mod random_crashes;
 mod recovery;
 mod retention;
 mod support;
