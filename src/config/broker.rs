@@ -120,6 +120,8 @@ broker_config! {
     log_cleaner_backoff_ms: i64 = "log.cleaner.backoff.ms";
     log_cleaner_dedupe_buffer_size: i64 = "log.cleaner.dedupe.buffer.size";
     log_cleaner_enable: bool = "log.cleaner.enable";
+    log_cleaner_io_buffer_load_factor: f64 = "log.cleaner.io.buffer.load.factor";
+    log_cleaner_io_buffer_size: i32 = "log.cleaner.io.buffer.size";
     log_cleaner_io_max_bytes_per_second: f64 = "log.cleaner.io.max.bytes.per.second";
     log_cleaner_threads: i32 = "log.cleaner.threads";
     log_flush_offset_checkpoint_interval_ms: i32 = "log.flush.offset.checkpoint.interval.ms";

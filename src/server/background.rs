@@ -445,7 +445,8 @@ pub(crate) async fn maintain(context: Arc<Context>, mut stop: Stop) {
     }
 }
 
-fn high_watermarks(partitions: &PartitionTable) -> impl Iterator<Item = (TopicPartition, Offset)> {
+/// The high watermarks of all partitions that this node serves.
+pub(crate) fn high_watermarks(partitions: &PartitionTable) -> impl Iterator<Item = (TopicPartition, Offset)> {
     let table = partitions.load();
     let all: Vec<_> = table
         .partitions()

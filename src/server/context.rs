@@ -13,7 +13,7 @@ use klamm_coordinator::GroupCoordinator;
 use klamm_io::Clock;
 use klamm_metadata::{Broker, ConfigResource, Image, MetadataNode};
 use klamm_model::{ErrorCode, NodeId, TopicId, TopicPartition};
-use klamm_storage::{LogStore, StorageErrorKind};
+use klamm_storage::{Cleaner, LogStore, StorageErrorKind};
 
 use crate::api::Call;
 use crate::background::Applied;
@@ -36,6 +36,7 @@ pub(crate) struct Context {
     pub(crate) partitions: Arc<PartitionTable>,
     pub(crate) groups: Arc<GroupCoordinator>,
     pub(crate) store: Arc<LogStore>,
+    pub(crate) cleaner: Cleaner,
     pub(crate) fetch_sessions: FetchSessions,
     pub(crate) producer_ids: ProducerIds,
     pub(crate) connections: Arc<Connections>,

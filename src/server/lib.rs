@@ -8,6 +8,7 @@ mod admin;
 mod api;
 mod authorized_operations;
 mod background;
+mod cleaning;
 mod connection;
 mod context;
 mod controller_channel;

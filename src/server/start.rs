@@ -12,12 +12,13 @@ use klamm_io::{Clock, Disk, Listener, Network, Random};
 use klamm_metadata::{Image, KafkaRules, MetadataNode, QuorumSettings, Settings, TopicDefaults, Voter};
 use klamm_model::{Uuid, topic_name};
 use klamm_partition::Partition;
-use klamm_storage::{LogStore, StorageError, StoreSettings};
+use klamm_storage::{Cleaner, LogStore, StorageError, StoreSettings};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::admin;
 use crate::background::{self, Follower};
+use crate::cleaning;
 use crate::context::{Context, MALFORMED_LOG_EVERY, topic_config};
 use crate::controller_channel::ControllerChannel;
 use crate::fetch_sessions::FetchSessions;
@@ -146,6 +147,7 @@ fn compose(
     );
     let node_id = config.node_id;
     let peers = Peers::new(machine.network.clone(), format!("klamm-broker-{node_id}"));
+    let cleaner = Cleaner::new(store.clone(), cleaning::cleaner_settings(&config));
     let context = Context {
         node_id,
         current_config: ArcSwap::new(config.clone()),
@@ -158,6 +160,7 @@ fn compose(
         metadata,
         partitions,
         groups,
+        cleaner,
         store,
         producer_ids: ProducerIds::default(),
         malformed_log: RateLimit::new(MALFORMED_LOG_EVERY),
@@ -193,6 +196,7 @@ impl Server {
         self.tasks.spawn(background::follow_images(follower, context, images, stop, failure));
         self.tasks.spawn(background::maintain(self.context.clone(), self.stopping.clone()));
         self.tasks.spawn(lifecycle::stay(self.context.clone(), self.stopping.clone()));
+        self.tasks.spawn(cleaning::clean(self.context.clone(), self.stopping.clone()));
     }
 
     fn serve_http(&mut self, listener: Option<Arc<dyn Listener>>) {

@@ -13,6 +13,11 @@ impl Stop {
         (sender, Stop(receiver))
     }
 
+    /// Whether the node is to stop.
+    pub(crate) fn is_requested(&self) -> bool {
+        *self.0.borrow() || self.0.has_changed().is_err()
+    }
+
     /// Returns when the node is to stop.
     pub(crate) async fn requested(&mut self) {
         // An error means that nobody is left to say it: the node is going down too.

@@ -42,6 +42,7 @@ impl Collector for Node {
         cluster(&mut writer, &image, &self.0)?;
         partitions(&mut writer, &image, &self.0)?;
         logs(&mut writer, &self.0)?;
+        compaction(&mut writer, &self.0)?;
         requests(&mut writer, &self.0)
     }
 }
@@ -111,6 +112,36 @@ fn logs(writer: &mut Writer<'_>, context: &Context) -> fmt::Result {
     writer.gauge("log_segments", "Segments", segments)?;
     writer.gauge("offline_logs", "Logs that failed and serve nothing", offline)?;
     writer.gauge("unsynced_records", "Records above their log's recovery point", unsynced)
+}
+
+fn compaction(writer: &mut Writer<'_>, context: &Context) -> fmt::Result {
+    let status = context.cleaner.status();
+    let percent = status.dirty_percent_max.round() as i64;
+    let since_last = status.last_run_ms.map_or(-1, |last| (context.clock.now_ms() - last) / 1000);
+    writer.counter("compaction_rounds", "Rounds of compaction over a log", status.rounds)?;
+    writer.counter("compaction_read_bytes", "Bytes that compaction has read", status.bytes_read)?;
+    writer.counter("compaction_written_bytes", "Bytes that compaction has written", status.bytes_written)?;
+    writer.counter("compaction_kept_records", "Records that compaction has kept", status.records_kept)?;
+    writer.counter(
+        "compaction_dropped_records",
+        "Records that compaction has removed",
+        status.records_dropped,
+    )?;
+    let milliseconds = u64::try_from(status.total_duration.as_millis()).unwrap_or(u64::MAX);
+    writer.counter("compaction_milliseconds", "How long all rounds took together", milliseconds)?;
+    writer.gauge("compaction_running", "Logs that are compacted now", count(status.cleaning.len()))?;
+    writer.gauge(
+        "compaction_dirty_percent_max",
+        "The largest share of new bytes of a compacted log",
+        percent,
+    )?;
+    writer.gauge(
+        "compaction_seconds_since_last",
+        "Since the last round's end; -1 before the first",
+        since_last,
+    )?;
+    let failed = count(status.uncleanable.len());
+    writer.gauge("uncleanable_partitions", "Compacted logs that could not be compacted", failed)
 }
 
 fn requests(writer: &mut Writer<'_>, context: &Context) -> fmt::Result {
