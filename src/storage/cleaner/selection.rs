@@ -47,9 +47,11 @@ impl Candidate {
         let first_uncleanable =
             closed_from(&view, end).first().map_or(active_offset(&view), |segment| segment.base_offset());
         let mut is_overdue = false;
-        for segment in closed_from(&view, first_dirty) {
-            let oldest = segment.first_timestamp()?;
-            is_overdue |= oldest > 0 && oldest < now_ms.saturating_sub(config.max_compaction_lag_ms);
+        if config.max_compaction_lag_ms != i64::MAX {
+            for segment in closed_from(&view, first_dirty) {
+                let oldest = segment.first_timestamp()?;
+                is_overdue |= oldest > 0 && oldest < now_ms.saturating_sub(config.max_compaction_lag_ms);
+            }
         }
         let bytes = |segments: &[Arc<LogSegment>]| segments.iter().map(|s| s.size()).sum::<u64>();
         let cleanable_bytes = bytes(view.between(first_dirty, first_uncleanable));

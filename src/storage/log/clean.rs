@@ -141,8 +141,8 @@ impl Log {
         let renamed = change_suffixes(disk, &self.dir, base_offset, (CLEANED_SUFFIX, SWAP_SUFFIX))
             .and_then(|()| self.sync_dir(&self.dir));
         if let Err(error) = renamed {
-            // What cannot be removed either is completed by the next start, or made anew by the next round.
-            let _ = remove_replacement(disk, &self.dir, base_offset);
+            // The next start would complete it, even if other records stood there by then.
+            remove_replacement(disk, &self.dir, base_offset).map_err(|error| self.set_offline(error))?;
             return Err(error);
         }
         old.iter().for_each(|segment| segment.set_removed());
@@ -153,8 +153,10 @@ impl Log {
         let replaced = match &swapped {
             Ok(()) => vec![Arc::new(LogSegment::open(&self.place(), base_offset, size))],
             Err(_) => {
-                renames.undo(disk).map_err(|error| self.set_offline(error))?;
-                let _ = remove_replacement(disk, &self.dir, base_offset);
+                renames
+                    .undo(disk)
+                    .and_then(|()| remove_replacement(disk, &self.dir, base_offset))
+                    .map_err(|error| self.set_offline(error))?;
                 let again = |old: &Arc<LogSegment>| {
                     Arc::new(LogSegment::open(&self.place(), old.base_offset(), old.size()))
                 };

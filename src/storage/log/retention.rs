@@ -43,8 +43,7 @@ impl Log {
     /// Removes segments that are before the log start offset, and, if `cleanup.policy` has `delete`, those that
     /// are too old or too many. Only what is below the high watermark goes. Returns how many segments went.
     ///
-    /// With `cleanup.policy=compact` alone nothing goes by age or size; compaction itself would stand beside
-    /// this function, since it too replaces segments of the list.
+    /// With `cleanup.policy=compact` alone nothing goes by age or size.
     pub fn apply_retention(
         &self,
         now_ms: TimestampMs,
