@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use klamm_model::{LeaderEpoch, NodeId, Uuid};
+use klamm_model::{LeaderEpoch, NodeId, TopicId, Uuid};
 use klamm_protocol::records::cluster_metadata::{
     BrokerRegistrationChangeRecord, ConfigRecord, MetadataRecord, PartitionChangeRecord, PartitionRecord,
     RegisterBrokerRecord, RemoveTopicRecord, TopicRecord,
@@ -52,9 +52,19 @@ pub fn apply_to(image: &mut Image, record: &MetadataRecord) {
         MetadataRecord::ProducerIds(record) => {
             image.next_producer_id = image.next_producer_id.max(record.next_producer_id);
         }
-        MetadataRecord::NoOp(_) => {}
+        MetadataRecord::ClearElr(record) => apply_clear_eligible_leaders(image, &record.topic_name),
+        // Controllers register anew with each start, a migration from ZooKeeper is of the past, and transactions of
+        // records are whole before they come here.
+        MetadataRecord::NoOp(_)
+        | MetadataRecord::RegisterController(_)
+        | MetadataRecord::UnregisterController(_)
+        | MetadataRecord::ZkMigrationState(_)
+        | MetadataRecord::BeginTransaction(_)
+        | MetadataRecord::EndTransaction(_)
+        | MetadataRecord::AbortTransaction(_) => {}
         other => {
-            tracing::warn!("a metadata record of a kind that is not served yet is passed over: {other:?}")
+            let is_kept = image.kept.apply(other);
+            debug_assert!(is_kept, "each kind of record has a place: {other:?}");
         }
     }
 }
@@ -147,6 +157,27 @@ fn change_partition(state: &mut PartitionState, record: &PartitionChangeRecord) 
         state.recovery = recovery(record.leader_recovery_state);
     }
     state.partition_epoch += 1;
+}
+
+/// Forgets the eligible leaders of a topic, or with an empty name those of all (KIP-966).
+fn apply_clear_eligible_leaders(image: &mut Image, topic_name: &str) {
+    let ids: Vec<TopicId> = match image.topic_ids.get(topic_name) {
+        Some(id) => vec![*id],
+        None if topic_name.is_empty() => image.topic_ids.values().copied().collect(),
+        None => Vec::new(),
+    };
+    for id in ids {
+        let has_any = |state: &PartitionState| {
+            !state.eligible_leaders.is_empty() || !state.last_known_eligible_leaders.is_empty()
+        };
+        let Some(topic) = image.topics.get_mut(&id) else { continue };
+        if topic.partitions.iter().any(has_any) {
+            for state in &mut Arc::make_mut(topic).partitions {
+                state.eligible_leaders.clear();
+                state.last_known_eligible_leaders.clear();
+            }
+        }
+    }
 }
 
 fn apply_remove_topic(image: &mut Image, record: &RemoveTopicRecord) {

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use imbl::OrdMap;
 use klamm_model::{LeaderEpoch, NodeId, Offset, TopicId, TopicPartition, Uuid};
 
+use crate::kept::Kept;
+
 /// The state of the cluster as of one offset of the metadata log.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Image {
@@ -28,6 +30,8 @@ pub struct Image {
     pub features: BTreeMap<String, i16>,
     /// The first producer id that no broker was given yet.
     pub next_producer_id: i64,
+    /// Users, access control entries, quotas and delegation tokens, which nothing acts upon yet.
+    pub kept: Kept,
 }
 
 /// A topic.
@@ -139,6 +143,7 @@ impl Image {
             configs: OrdMap::new(),
             features: BTreeMap::new(),
             next_producer_id: 0,
+            kept: Kept::default(),
         }
     }
 

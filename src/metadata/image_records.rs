@@ -32,6 +32,7 @@ pub(crate) fn records_of(image: &Image) -> Vec<MetadataRecord> {
             })
         }));
     }
+    records.extend(image.kept.records());
     if image.next_producer_id > 0 {
         let record =
             ProducerIdsRecord { broker_id: -1, broker_epoch: -1, next_producer_id: image.next_producer_id };
@@ -96,6 +97,7 @@ mod tests {
     use std::sync::Arc;
 
     use klamm_model::{LeaderEpoch, Uuid};
+    use klamm_protocol::records::cluster_metadata::AccessControlEntryRecord;
 
     use super::*;
     use crate::apply::apply_to;
@@ -148,6 +150,8 @@ mod tests {
         image.configs.insert(ConfigResource::Group("g".to_owned()), configs("4"));
         image.features.insert("metadata.version".to_owned(), 33);
         image.next_producer_id = 3000;
+        let entry = AccessControlEntryRecord { id: Uuid([5; 16]), ..Default::default() };
+        image.kept.access_control_entries.insert(entry.id, Arc::new(entry));
         image
     }
 

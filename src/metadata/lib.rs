@@ -9,6 +9,7 @@ mod apply;
 pub mod controller;
 mod image;
 mod image_records;
+mod kept;
 mod node;
 mod quorum;
 mod rules;
@@ -20,6 +21,7 @@ pub use controller::{
 pub use image::{
     Broker, ConfigResource, Endpoint, Image, PartitionState, RecoveryState, Topic, feature_ranges,
 };
+pub use kept::{Kept, QuotaEntity};
 pub use node::{MetadataNode, QuorumSettings, Settings, StartError, SubmitError, Voter};
 pub use quorum::network::{NoPeers, PeerError, QuorumMessage, QuorumNetwork};
 pub use rules::KafkaRules;
