@@ -10,7 +10,7 @@ Environment variables named KAFKA_… are settings too, as in the apache/kafka i
 num.partitions=3. The environment wins over the file, and --override over both. KLAMM_LOG=debug logs more.";
 
 /// A broker that speaks the protocol of Apache Kafka.
-#[derive(Parser, Clone, PartialEq, Debug)]
+#[derive(Parser, Clone, PartialEq, Debug, Default)]
 #[command(name = "klamm", version, about, after_help = AFTER_HELP)]
 pub(crate) struct Arguments {
     /// Settings with Kafka's own names, one KEY=VALUE a line
@@ -20,6 +20,10 @@ pub(crate) struct Arguments {
     /// Set KEY to VALUE, whatever the file and the environment say; may be given several times
     #[arg(long = "override", value_name = "KEY=VALUE", value_parser = key_and_value)]
     pub(crate) overrides: Vec<(String, String)>,
+
+    /// Take over a directory of Apache Kafka although its access control entries are not enforced
+    #[arg(long)]
+    pub(crate) without_access_control: bool,
 }
 
 fn key_and_value(text: &str) -> Result<(String, String), String> {
@@ -42,6 +46,7 @@ mod tests {
         let expected = Arguments {
             file: Some("a.properties".into()),
             overrides: vec![("x.y".to_owned(), "1=2".to_owned()), ("z".to_owned(), String::new())],
+            ..Arguments::default()
         };
         for words in [
             &["a.properties", "--override", "x.y=1=2", "--override", "z="][..],
@@ -49,7 +54,7 @@ mod tests {
         ] {
             assert_eq!(parse(words).unwrap(), expected);
         }
-        assert_eq!(parse(&[]).unwrap(), Arguments { file: None, overrides: Vec::new() });
+        assert_eq!(parse(&[]).unwrap(), Arguments::default());
     }
 
     #[test]

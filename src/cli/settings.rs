@@ -26,11 +26,13 @@ pub(crate) fn load(
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .collect();
     let sources = Sources { file, environment, overrides: arguments.overrides };
-    klamm_config::load(&sources).map_err(|errors| {
+    let (mut config, warnings) = klamm_config::load(&sources).map_err(|errors| {
         let lines: Vec<String> = errors.iter().map(|error| format!("\n  {error}")).collect();
         let (count, plural) = (lines.len(), if lines.len() == 1 { "mistake" } else { "mistakes" });
         format!("{count} {plural} in the settings:{}", lines.concat())
-    })
+    })?;
+    config.ignores_access_control = arguments.without_access_control;
+    Ok((config, warnings))
 }
 
 fn read(disk: &dyn Disk, path: &Path) -> Result<String, String> {
@@ -51,12 +53,12 @@ mod tests {
         let path = directory.path().join("server.properties");
         SystemDisk.replace(&path, text).unwrap();
         let environment = environment.iter().map(|(name, value)| (name.into(), value.into()));
-        load(Arguments { file: Some(path), overrides: Vec::new() }, &SystemDisk, environment)
+        load(Arguments { file: Some(path), ..Arguments::default() }, &SystemDisk, environment)
     }
 
     #[test]
     fn a_file_that_is_not_there_is_told_by_its_path() {
-        let arguments = Arguments { file: Some("/no/such/file".into()), overrides: Vec::new() };
+        let arguments = Arguments { file: Some("/no/such/file".into()), ..Arguments::default() };
         let message = load(arguments, &SystemDisk, std::iter::empty()).unwrap_err();
         assert!(message.starts_with("cannot read /no/such/file: "), "{message}");
     }

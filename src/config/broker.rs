@@ -24,6 +24,9 @@ macro_rules! broker_config {
             pub node_id: NodeId,
             /// The id that a new cluster gets: the variable `CLUSTER_ID`. Without it, one is made up.
             pub cluster_id: Option<String>,
+            /// Whether a directory of Apache Kafka is taken over although its access control entries would not be
+            /// enforced. No key sets it, only the command line, where the one who starts the broker sees it.
+            pub ignores_access_control: bool,
             /// `broker.rack`.
             pub rack: Option<String>,
             /// `process.roles`.
@@ -66,6 +69,7 @@ macro_rules! broker_config {
                 BrokerConfig {
                     node_id: NodeId(1),
                     cluster_id: None,
+                    ignores_access_control: false,
                     rack: None,
                     roles: Roles { broker: true, controller: true },
                     quorum_voters: Vec::new(),

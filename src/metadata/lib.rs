@@ -5,6 +5,7 @@
 //! implements), know what is in a partition's log, or let anything but [`apply`] change an [`Image`]. The
 //! functions in [`controller`] are pure: request, image and context in, records and reply out.
 
+pub mod adoption;
 mod apply;
 pub mod controller;
 mod image;

@@ -5,6 +5,7 @@
 //! API key; a handler holds no state and calls no other.
 
 mod admin;
+mod adoption;
 mod api;
 mod authorized_operations;
 mod background;
@@ -25,5 +26,6 @@ mod stop;
 mod strays;
 mod topic_creation;
 
+pub use adoption::TakeoverError;
 pub use listener::{BindError, Bound, Endpoint, bind};
 pub use start::{Machine, Server, StartError, start};

@@ -17,6 +17,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::admin;
+use crate::adoption::{self, TakeoverError};
 use crate::background::{self, Follower};
 use crate::cleaning;
 use crate::context::{Context, MALFORMED_LOG_EVERY, topic_config};
@@ -57,6 +58,9 @@ pub enum StartError {
     /// A data directory could not be looked through.
     #[error(transparent)]
     Strays(#[from] strays::LookError),
+    /// A directory of Apache Kafka could not be taken over.
+    #[error(transparent)]
+    Takeover(#[from] TakeoverError),
     /// The cluster's metadata could not be opened.
     #[error(transparent)]
     Metadata(#[from] klamm_metadata::StartError),
@@ -88,6 +92,7 @@ pub async fn start(config: BrokerConfig, machine: Machine) -> Result<Server, Sta
     let bound = listener::bind(&config, &*machine.network).await?;
     let http = listener::bind_http(&config, &*machine.network).await?;
     let store = Arc::new(LogStore::open(store_settings(&config, &machine))?);
+    adoption::take_over(&store, &config, &topic_defaults(&config), &machine)?;
     let config = Arc::new(config);
     let deletes_strays = strays::may_be_deleted(&*machine.disk, &config.log_dirs, &store.metadata_dir())?;
     let metadata = Arc::new(MetadataNode::start(metadata_settings(&config, &machine, &store))?);

@@ -52,12 +52,17 @@ pub(crate) fn may_be_deleted(
             let parent = metadata_dir.parent().unwrap_or(metadata_dir);
             disk.create_dir_all(metadata_dir)
                 .and_then(|()| disk.sync_dir(parent))
-                .and_then(|()| disk.replace(&mark, WHAT_THE_MARK_SAYS.as_bytes()))
+                .and_then(|()| keep(disk, metadata_dir))
                 .map_err(|error| failed(&mark, error))?;
             return Ok(false);
         }
     }
     Ok(true)
+}
+
+/// Leaves the mark: of the logs that the metadata in this directory does not know, none is deleted.
+pub(crate) fn keep(disk: &dyn Disk, metadata_dir: &Path) -> io::Result<()> {
+    disk.replace(&metadata_dir.join(LOGS_ARE_OLDER), WHAT_THE_MARK_SAYS.as_bytes())
 }
 
 /// Deletes the logs of topics that were deleted, if they may be deleted, and tells of those that stay.

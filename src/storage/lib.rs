@@ -37,4 +37,7 @@ pub use leader_epochs::EpochEntry;
 pub use log::{AbortedTransaction, Appended, Log, LogSlice, Recovery};
 pub use producers::{BATCHES_MAX, ProducerBatch, ProducerState};
 pub use segment::FoundOffset;
-pub use store::{LoadReport, LogStore, RecoveryStatus, StoreSettings, UncheckedPartition};
+pub use store::{
+    FolderContents, Keeper, LoadReport, LogStore, PartitionFolder, RecoveryStatus, StoreSettings,
+    UncheckedPartition,
+};

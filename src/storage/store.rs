@@ -1,6 +1,7 @@
 //! All logs of the process, in one or more log directories.
 
 mod directory;
+mod foreign;
 mod load;
 mod maintenance;
 mod meta_properties;
@@ -23,7 +24,9 @@ use crate::log::{Environment, Log, OpenLog};
 use crate::open_files::OpenFiles;
 
 use directory::{Locked, LogDirectory};
+pub use foreign::{FolderContents, PartitionFolder};
 pub use load::LoadReport;
+pub use meta_properties::Keeper;
 use recovery::Recoveries;
 pub use recovery::{RecoveryStatus, UncheckedPartition};
 
@@ -85,6 +88,7 @@ impl StoreSettings {
 pub struct LogStore {
     shared: Arc<Shared>,
     cluster_id: String,
+    keeper: Keeper,
     previous_broker_epoch: Mutex<Option<i64>>,
     is_loaded: AtomicBool,
     /// Held while partitions are loaded, made or deleted, and while checkpoints are written.
@@ -140,11 +144,14 @@ impl Unopened {
 
 impl LogStore {
     /// Locks the log directories and settles to whom they belong. Logs are opened by [`LogStore::load`].
+    ///
+    /// Directories of Apache Kafka ([`LogStore::keeper`]) are not changed before [`LogStore::take_over`].
     pub fn open(settings: StoreSettings) -> Result<LogStore, StorageError> {
         assert!(!settings.log_dirs.is_empty(), "a store has a log directory");
         let locked: Result<Vec<Locked>, StorageError> =
             settings.log_dirs.iter().map(|path| Locked::new(&*settings.disk, path)).collect();
         let locked = locked?;
+        let keeper = foreign::keeper(&*settings.disk, &locked)?;
         let found = locked.iter().find_map(|directory| Some(directory.meta.as_ref()?.cluster_id.clone()));
         let cluster_id = settings.cluster_id.clone().or(found);
         let cluster_id = cluster_id.unwrap_or_else(|| random_id(&*settings.random).to_string());
@@ -181,13 +188,18 @@ impl LogStore {
             None => Ok(()),
         };
         let _ = shared.environment.recovery_point_went_back.set(Box::new(write));
-        Ok(LogStore {
+        let store = LogStore {
             shared,
             cluster_id,
+            keeper,
             previous_broker_epoch: Mutex::default(),
             is_loaded: AtomicBool::new(false),
             changing: Mutex::new(()),
-        })
+        };
+        if keeper == Keeper::Klamm {
+            store.take_over()?;
+        }
+        Ok(store)
     }
 
     pub(crate) fn clock(&self) -> Arc<dyn Clock> {

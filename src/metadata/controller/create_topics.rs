@@ -346,6 +346,12 @@ impl InternalTopic {
         }
     }
 
+    /// The settings that it is made with.
+    pub(crate) fn configs(self, defaults: &TopicDefaults) -> BTreeMap<String, String> {
+        let configs = self.creation(defaults).configs.into_iter();
+        configs.map(|config| (config.name, config.value.unwrap_or_default())).collect()
+    }
+
     /// How it is made, as Kafka makes it.
     fn creation(self, defaults: &TopicDefaults) -> CreatableTopic {
         let (partitions, factor, configs) = match self {

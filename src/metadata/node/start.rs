@@ -22,9 +22,9 @@ use super::{MetadataNode, PeerCall};
 use crate::controller::{ConfigRules, TopicDefaults};
 use crate::image::Image;
 use crate::quorum::disk_thread::DiskThread;
-use crate::quorum::log::{LogStore, form_alone};
+use crate::quorum::log::{LOG_FILE, LogStore, VOTE_FILE, form_alone};
 use crate::quorum::network::{self, Network, QuorumNetwork};
-use crate::quorum::state_machine::StateMachine;
+use crate::quorum::state_machine::{SNAPSHOT_FILE, StateMachine};
 use crate::quorum::{Raft, Runtime, VoterNode};
 
 /// How many requests may wait to be decided; who comes then waits to wait.
@@ -315,7 +315,7 @@ fn make_dir(settings: &Settings) -> io::Result<()> {
 
 /// Whether no file of a quorum is there yet.
 fn is_new(settings: &Settings) -> io::Result<bool> {
-    for name in ["log", "vote", "snapshot"] {
+    for name in [LOG_FILE, VOTE_FILE, SNAPSHOT_FILE] {
         if settings.disk.exists(&settings.dir.join(name))? {
             return Ok(false);
         }

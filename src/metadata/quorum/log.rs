@@ -25,6 +25,10 @@ use super::disk_thread::DiskThread;
 use super::log_file::{LogFile, Opened};
 use super::{Entry, LogId, Membership, TypeConfig, Vote, VoterNode, entry};
 
+pub(crate) const LOG_FILE: &str = "log";
+pub(crate) const VOTE_FILE: &str = "vote";
+pub(crate) const COMMITTED_FILE: &str = "committed";
+
 const VOTE_MAGIC: &[u8; 8] = b"KLAMMVOT";
 const VOTE_VERSION: u32 = 1;
 const VOTE_LEN: usize = 33;
@@ -65,21 +69,26 @@ pub(crate) fn form_alone(
         Entry::new(entry::log_id(0, 0), EntryPayload::Membership(members)),
         Entry::new(entry::log_id(1, 1), EntryPayload::Blank),
     ];
-    LogFile::form(disk, &dir.join("log"), &entries)?;
-    disk.replace(&dir.join("vote"), &encode_vote(&Vote::new_committed(1, id)))
+    LogFile::form(disk, &dir.join(LOG_FILE), &entries)?;
+    disk.replace(&dir.join(VOTE_FILE), &encode_first_vote(1, id))
+}
+
+/// The vote of a node that leads alone.
+pub(crate) fn encode_first_vote(term: u64, id: u64) -> Vec<u8> {
+    encode_vote(&Vote::new_committed(term, id))
 }
 
 impl LogStore {
     /// Opens the files in `dir`, which exists, or makes them.
     pub(crate) fn open(disk: &Arc<dyn Disk>, thread: &DiskThread, dir: &Path) -> io::Result<LogStore> {
-        let opened = LogFile::open(&**disk, &dir.join("log"))?;
-        let vote_path = dir.join("vote");
+        let opened = LogFile::open(&**disk, &dir.join(LOG_FILE))?;
+        let vote_path = dir.join(VOTE_FILE);
         let vote = if disk.exists(&vote_path)? {
             Some(decode_vote(&vote_path, &disk.read(&vote_path)?)?)
         } else {
             None
         };
-        let committed_file = disk.open(&dir.join("committed"), OpenMode::CreateOrOpen)?;
+        let committed_file = disk.open(&dir.join(COMMITTED_FILE), OpenMode::CreateOrOpen)?;
         let committed = read_committed(&*committed_file)?;
         check_nothing_is_lost(dir, &opened, committed)?;
         if opened.tail > 0 {

@@ -107,10 +107,18 @@ impl LogFile {
 
     /// Makes the log of a new quorum. Whatever is at `path` is replaced.
     pub(crate) fn form(disk: &dyn Disk, path: &Path, entries: &[Entry]) -> io::Result<LogFile> {
-        let framed = entries.iter().map(|entry| {
-            Ok((openraft::entry::RaftEntry::log_id(entry), Bytes::from(frame(&entry::encode(entry)?)?)))
-        });
-        LogFile::create(disk, path, None, &framed.collect::<io::Result<Vec<_>>>()?)
+        LogFile::create(disk, path, None, &framed(entries)?)
+    }
+
+    /// Makes a log that goes on behind a snapshot. Whatever is at `path` is replaced.
+    pub(crate) fn form_behind(
+        disk: &dyn Disk,
+        path: &Path,
+        snapshot: LogId,
+        entries: &[Entry],
+    ) -> io::Result<()> {
+        let framed = framed(entries)?;
+        LogFile::create(disk, path, Some(snapshot), &framed).map(drop)
     }
 
     pub(crate) fn file(&self) -> Arc<dyn File> {
@@ -205,6 +213,14 @@ fn decode_header(content: &[u8]) -> Result<Option<LogId>, String> {
     let is_purged = fields.get_u32() == 1;
     let term = fields.get_u64();
     Ok(is_purged.then(|| entry::log_id(term, fields.get_u64())))
+}
+
+/// Entries as they stand in the file.
+fn framed(entries: &[Entry]) -> io::Result<Vec<(LogId, Bytes)>> {
+    let framed = entries.iter().map(|entry| {
+        Ok((openraft::entry::RaftEntry::log_id(entry), Bytes::from(frame(&entry::encode(entry)?)?)))
+    });
+    framed.collect()
 }
 
 /// Refuses an entry that could not be read again.

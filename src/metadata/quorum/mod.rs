@@ -2,6 +2,7 @@
 
 pub(crate) mod disk_thread;
 pub(crate) mod entry;
+pub(crate) mod import;
 pub(crate) mod log;
 pub(crate) mod log_file;
 pub(crate) mod network;

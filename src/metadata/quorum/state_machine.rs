@@ -18,6 +18,9 @@ use super::{
 use crate::apply::apply_to;
 use crate::image::Image;
 
+/// The file of the snapshot.
+pub(crate) const SNAPSHOT_FILE: &str = "snapshot";
+
 /// The image and what it was made from.
 pub(crate) struct StateMachine {
     image: Image,
@@ -43,7 +46,7 @@ impl StateMachine {
         cluster_id: &str,
     ) -> io::Result<(StateMachine, watch::Receiver<Arc<Image>>)> {
         let files =
-            SnapshotFiles { disk: Arc::clone(disk), thread: thread.clone(), path: dir.join("snapshot") };
+            SnapshotFiles { disk: Arc::clone(disk), thread: thread.clone(), path: dir.join(SNAPSHOT_FILE) };
         let (meta, image) = if disk.exists(&files.path)? {
             let content = disk.read(&files.path)?;
             snapshot::decode(&content.into(), cluster_id)

@@ -61,7 +61,12 @@ pub(crate) async fn handle(
         finalized_features: image
             .features
             .iter()
-            .filter(|(_, level)| **level > 0)
+            // A directory of Apache Kafka brings features that are not built. Clients must not rely on them.
+            .filter(|(name, level)| {
+                feature_ranges()
+                    .iter()
+                    .any(|(known, lowest, highest)| known == name && (lowest..=highest).contains(level))
+            })
             .map(|(name, level)| FinalizedFeatureKey {
                 name: name.clone(),
                 max_version_level: *level,

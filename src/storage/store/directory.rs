@@ -10,13 +10,17 @@ use klamm_model::{TopicPartition, Uuid};
 use parking_lot::{Mutex, MutexGuard};
 
 use super::StoreSettings;
-use super::meta_properties::{self, MetaProperties};
+use super::meta_properties::{self, Keeper, MetaProperties};
 use crate::checkpoint::{self, Offsets};
 use crate::deletion::DELETED_FOLDER_SUFFIX;
 use crate::error::{StorageError, StorageErrorKind};
 
 const LOCK_FILE: &str = ".lock";
 const CLEAN_SHUTDOWN_FILE: &str = ".kafka_cleanshutdown";
+/// The quorum log of Apache Kafka.
+const KAFKAS_METADATA_FOLDER: &str = "__cluster_metadata-0";
+/// What Apache Kafka 3.3 to 3.9 formats a directory with.
+const KAFKAS_BOOTSTRAP_FILE: &str = "bootstrap.checkpoint";
 
 /// A log directory that this process holds.
 pub(super) struct LogDirectory {
@@ -25,6 +29,8 @@ pub(super) struct LogDirectory {
     /// Held as long as the store lives. The file stays: to remove it would let two others lock at once, one
     /// the old file and one a new one.
     _lock: Arc<dyn File>,
+    /// What `meta.properties` is to say, until it does.
+    unwritten: Mutex<Option<MetaProperties>>,
     /// Which partitions the checkpoint files name.
     written: Mutex<Written>,
 }
@@ -83,19 +89,48 @@ impl Locked {
         Ok(Locked { path: path.to_owned(), lock, meta })
     }
 
-    /// Compares the identity with what is expected, or gives the directory one.
+    /// Whether Apache Kafka has left here what says which topics there are.
+    pub(super) fn holds_kafkas_metadata(&self, disk: &dyn Disk) -> Result<bool, StorageError> {
+        let keeper = self.meta.as_ref().map(|meta| meta.keeper);
+        if keeper == Some(Keeper::KafkaWithZookeeper) {
+            return Ok(true);
+        }
+        for name in [KAFKAS_METADATA_FOLDER, KAFKAS_BOOTSTRAP_FILE] {
+            let path = self.path.join(name);
+            if disk.exists(&path).map_err(|error| StorageError::io(&path, "look for", &error))? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Whether there is what says which topics there are, and it is Klamm's.
+    pub(super) fn holds_klamms_metadata(&self, disk: &dyn Disk) -> Result<bool, StorageError> {
+        let path = self.path.join(super::METADATA_FOLDER);
+        disk.exists(&path).map_err(|error| StorageError::io(&path, "look for", &error))
+    }
+
+    /// Refuses partitions of Apache Kafka whose metadata is not among the log directories.
+    pub(super) fn check_unused(&self, disk: &dyn Disk) -> Result<(), StorageError> {
+        let missing =
+            "no __cluster_metadata-0; add the directory that holds it (metadata.log.dir) to log.dirs";
+        check_no_partitions(disk, &self.path, missing)
+    }
+
+    /// Compares the identity with what is expected, or gives the directory one. It is not written yet.
     pub(super) fn settle(
         self,
         settings: &StoreSettings,
         cluster_id: &str,
     ) -> Result<LogDirectory, StorageError> {
-        let disk = &*settings.disk;
         let Locked { path, lock, meta } = self;
         let file = path.join(meta_properties::FILE_NAME);
         let foreign = |what, found: String, expected: String| {
             let kind = StorageErrorKind::Foreign { what, found, expected };
             Err(StorageError::new(&file, "open the log directory", kind))
         };
+        let is_settled =
+            meta.as_ref().is_some_and(|meta| meta.keeper == Keeper::Klamm && meta.directory_id.is_some());
         let mut meta = match meta {
             Some(meta) if meta.cluster_id != cluster_id => {
                 return foreign("cluster.id", meta.cluster_id, cluster_id.to_owned());
@@ -105,8 +140,9 @@ impl Locked {
             }
             Some(meta) => meta,
             None => {
-                check_unused(disk, &path)?;
+                check_no_partitions(&*settings.disk, &path, "no meta.properties")?;
                 MetaProperties {
+                    keeper: Keeper::Klamm,
                     cluster_id: cluster_id.to_owned(),
                     node_id: settings.node_id,
                     directory_id: None,
@@ -114,16 +150,10 @@ impl Locked {
                 }
             }
         };
-        let id = match meta.directory_id {
-            Some(id) => id,
-            None => {
-                let id = super::random_id(&*settings.random);
-                meta.directory_id = Some(id);
-                meta.write(disk, &path)?;
-                id
-            }
-        };
-        Ok(LogDirectory { path, id, _lock: lock, written: Mutex::default() })
+        meta.keeper = Keeper::Klamm;
+        let id = *meta.directory_id.get_or_insert_with(|| super::random_id(&*settings.random));
+        let unwritten = Mutex::new((!is_settled).then_some(meta));
+        Ok(LogDirectory { path, id, _lock: lock, unwritten, written: Mutex::default() })
     }
 }
 
@@ -141,18 +171,28 @@ fn make_durably(disk: &dyn Disk, path: &Path) -> io::Result<()> {
 }
 
 /// Partitions without `meta.properties` were once part of a cluster; which one, nobody can tell.
-fn check_unused(disk: &dyn Disk, path: &Path) -> Result<(), StorageError> {
+fn check_no_partitions(disk: &dyn Disk, path: &Path, missing: &str) -> Result<(), StorageError> {
     let entries = disk.read_dir(path).map_err(|error| StorageError::io(path, "list", &error))?;
     match entries.iter().find(|e| e.is_dir && TopicPartition::from_folder_name(&e.name).is_some()) {
         None => Ok(()),
         Some(entry) => {
-            let reason = format!("there is a partition ({}) but no meta.properties", entry.name);
+            let reason = format!("there is a partition ({}) but {missing}", entry.name);
             Err(StorageError::corrupt(path, "open the log directory", reason))
         }
     }
 }
 
 impl LogDirectory {
+    /// Makes the directory Klamm's, if it is not yet.
+    pub(super) fn write_identity(&self, disk: &dyn Disk) -> Result<(), StorageError> {
+        let mut unwritten = self.unwritten.lock();
+        if let Some(meta) = &*unwritten {
+            meta.write(disk, &self.path)?;
+            *unwritten = None;
+        }
+        Ok(())
+    }
+
     /// Reads what the last stop has left. The marker of a clean stop goes at once, and for good: if this
     /// start is interrupted, the next one must not trust it.
     pub(super) fn remembered(&self, disk: &dyn Disk) -> Result<Remembered, StorageError> {

@@ -1,4 +1,8 @@
-//! `meta.properties`: to which cluster and node a log directory belongs.
+//! `meta.properties`: to which cluster and node a log directory belongs, and which program keeps it.
+//!
+//! Apache Kafka must not start on a directory that Klamm keeps: it does not know Klamm's metadata and would set the
+//! partitions aside as stray. So where Kafka has the number of the file's version, Klamm writes a sentence, which
+//! Kafka 2.8.2, 3.9.1 and 4.4.0 show a person when they refuse to start.
 
 use std::path::Path;
 
@@ -10,11 +14,32 @@ use crate::error::{StorageError, StorageErrorKind};
 pub(super) const FILE_NAME: &str = "meta.properties";
 
 const READ: &str = "read the identity of the log directory";
+/// Kafka's version of the file with KRaft.
+const KRAFT_VERSION: i32 = 1;
+/// Kafka's version of the file with ZooKeeper.
+const ZOOKEEPER_VERSION: i32 = 0;
+/// Klamm's version of the file.
 const VERSION: i32 = 1;
+/// What stands before the number of Klamm's version.
+const MARK: &str = "Klamm ";
+/// What stands behind it, for whoever starts Apache Kafka on the directory.
+const MARK_SAYS: &str = " keeps this directory; 'klamm release' gives it back to Apache Kafka";
 
-/// What the file says, in the form of KRaft (version 1).
+/// Which program keeps a log directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keeper {
+    /// Klamm.
+    Klamm,
+    /// Apache Kafka with KRaft.
+    KafkaWithKraft,
+    /// Apache Kafka with ZooKeeper.
+    KafkaWithZookeeper,
+}
+
+/// What the file says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct MetaProperties {
+    pub(super) keeper: Keeper,
     pub(super) cluster_id: String,
     pub(super) node_id: NodeId,
     /// Missing in directories of Kafka before 3.7.
@@ -42,26 +67,19 @@ impl MetaProperties {
         };
         let corrupt = |reason: &str| StorageError::corrupt(path, READ, reason);
         let version = take("version").ok_or_else(|| corrupt("the version is missing"))?;
-        match version.parse::<i32>() {
-            Ok(VERSION) => {}
-            Ok(0) => {
-                return Err(corrupt(
-                    "version 0 is of Apache Kafka with ZooKeeper; only directories of KRaft (version 1) can be used",
-                ));
-            }
-            _ => {
-                let kind = StorageErrorKind::UnknownVersion { found: version, newest: VERSION };
-                return Err(StorageError::new(path, READ, kind));
-            }
-        }
+        let keeper = keeper(&version).ok_or_else(|| {
+            let kind = StorageErrorKind::UnknownVersion { found: version, newest: VERSION };
+            StorageError::new(path, READ, kind)
+        })?;
         let cluster_id = take("cluster.id").ok_or_else(|| corrupt("cluster.id is missing"))?;
-        let node_id = take("node.id").ok_or_else(|| corrupt("node.id is missing"))?;
-        let node_id = node_id.parse().map(NodeId).map_err(|_| corrupt("node.id is no number"))?;
+        let id_key = if keeper == Keeper::KafkaWithZookeeper { "broker.id" } else { "node.id" };
+        let node_id = take(id_key).ok_or_else(|| corrupt(&format!("{id_key} is missing")))?;
+        let node_id = node_id.parse().map(NodeId).map_err(|_| corrupt(&format!("{id_key} is no number")))?;
         let directory_id = match take("directory.id") {
             None => None,
             Some(id) => Some(id.parse().map_err(|_| corrupt("directory.id is no id"))?),
         };
-        Ok(MetaProperties { cluster_id, node_id, directory_id, others })
+        Ok(MetaProperties { keeper, cluster_id, node_id, directory_id, others })
     }
 
     /// Replaces the file; it is on the disk when this returns.
@@ -72,13 +90,31 @@ impl MetaProperties {
     }
 
     fn content(&self) -> String {
-        let mut content = format!("#\nnode.id={}\n", self.node_id);
+        let (id_key, version) = match self.keeper {
+            Keeper::Klamm => ("node.id", format!("{MARK}{VERSION}{MARK_SAYS}")),
+            Keeper::KafkaWithKraft => ("node.id", KRAFT_VERSION.to_string()),
+            Keeper::KafkaWithZookeeper => ("broker.id", ZOOKEEPER_VERSION.to_string()),
+        };
+        let mut content = format!("#\n{id_key}={}\n", self.node_id);
         if let Some(directory_id) = self.directory_id {
             content += &format!("directory.id={directory_id}\n");
         }
-        content += &format!("version={VERSION}\ncluster.id={}\n", self.cluster_id);
+        content += &format!("version={version}\ncluster.id={}\n", self.cluster_id);
         content.extend(self.others.iter().map(|(key, value)| format!("{key}={value}\n")));
         content
+    }
+}
+
+/// Who writes a version of the file; `None` for one that is not known.
+fn keeper(version: &str) -> Option<Keeper> {
+    if let Some(marked) = version.strip_prefix(MARK) {
+        let number = marked.split_once(' ').map_or(marked, |(number, _)| number);
+        return (number.parse() == Ok(VERSION)).then_some(Keeper::Klamm);
+    }
+    match version.parse() {
+        Ok(KRAFT_VERSION) => Some(Keeper::KafkaWithKraft),
+        Ok(ZOOKEEPER_VERSION) => Some(Keeper::KafkaWithZookeeper),
+        _ => None,
     }
 }
 
@@ -103,19 +139,39 @@ mod tests {
     #[test]
     fn kafkas_file_is_understood_and_written_back() {
         let meta = parse(KAFKA).unwrap();
+        assert_eq!(meta.keeper, Keeper::KafkaWithKraft);
         assert_eq!(meta.node_id, NodeId(1));
         assert_eq!(meta.cluster_id, "22ZIq6LATRGAhqKkbBaRwg");
         assert_eq!(meta.directory_id.unwrap().to_string(), "Le_O1iMlKvvF63DFbgscEw");
         assert_eq!(parse(&meta.content()).unwrap(), meta);
         let unknown = parse(&format!("{KAFKA}future.key=a b\n")).unwrap();
         assert!(unknown.content().ends_with("future.key=a b\n"));
+        let old = parse("#\nbroker.id=3\nversion=0\ncluster.id=zAD1JbodTE2pQtRBv-e-wA\n").unwrap();
+        assert_eq!(
+            (old.keeper, old.node_id, old.directory_id),
+            (Keeper::KafkaWithZookeeper, NodeId(3), None)
+        );
+        assert_eq!(parse(&old.content()).unwrap(), old);
+    }
+
+    /// Kafka reads a number here, and shows what it finds instead when it refuses to start.
+    #[test]
+    fn klamms_own_file_is_none_that_kafka_takes() {
+        let meta = MetaProperties { keeper: Keeper::Klamm, ..parse(KAFKA).unwrap() };
+        let content = meta.content();
+        let version = content.lines().find_map(|line| line.strip_prefix("version=")).unwrap();
+        assert_eq!(version, "Klamm 1 keeps this directory; 'klamm release' gives it back to Apache Kafka");
+        assert!(version.parse::<i32>().is_err());
+        assert_eq!(parse(&content).unwrap(), meta);
+        let error = parse(&content.replace("Klamm 1 ", "Klamm 2 ")).unwrap_err().to_string();
+        assert!(error.contains("version Klamm 2 keeps"), "{error}");
     }
 
     #[test]
     fn what_is_not_understood_is_refused() {
         for (from, to, message) in [
             ("version=1", "version=2", "version 2 is not one"),
-            ("version=1", "version=0", "ZooKeeper"),
+            ("version=1", "version=0", "broker.id is missing"),
             ("version=1", "", "the version is missing"),
             ("node.id=1", "node.id=one", "node.id is no number"),
             ("cluster.id", "cluster", "cluster.id is missing"),
