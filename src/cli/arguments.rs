@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
 
 const AFTER_HELP: &str = "\
 Without a file, the broker listens on localhost:9092 for this machine alone and keeps its data in ./klamm-data.
@@ -11,8 +11,12 @@ num.partitions=3. The environment wins over the file, and --override over both. 
 
 /// A broker that speaks the protocol of Apache Kafka.
 #[derive(Parser, Clone, PartialEq, Debug, Default)]
-#[command(name = "klamm", version, about, after_help = AFTER_HELP)]
+#[command(name = "klamm", version, about, after_help = AFTER_HELP, args_conflicts_with_subcommands = true)]
 pub(crate) struct Arguments {
+    /// What to do instead of running a broker.
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+
     /// Settings with Kafka's own names, one KEY=VALUE a line
     #[arg(value_name = "server.properties")]
     pub(crate) file: Option<PathBuf>,
@@ -24,6 +28,17 @@ pub(crate) struct Arguments {
     /// Take over a directory of Apache Kafka although its access control entries are not enforced
     #[arg(long)]
     pub(crate) without_access_control: bool,
+}
+
+/// What the program does beside running a broker.
+#[derive(Subcommand, Clone, PartialEq, Debug)]
+pub(crate) enum Command {
+    /// Give the data of a stopped broker back to Apache Kafka 4.4
+    Release {
+        /// All directories of the broker, in the order of log.dirs
+        #[arg(value_name = "DIR", required = true)]
+        log_dirs: Vec<PathBuf>,
+    },
 }
 
 fn key_and_value(text: &str) -> Result<(String, String), String> {
@@ -55,6 +70,17 @@ mod tests {
             assert_eq!(parse(words).unwrap(), expected);
         }
         assert_eq!(parse(&[]).unwrap(), Arguments::default());
+    }
+
+    #[test]
+    fn a_release_names_all_directories() {
+        let log_dirs = vec!["/a".into(), "b".into()];
+        let expected = Arguments { command: Some(Command::Release { log_dirs }), ..Arguments::default() };
+        assert_eq!(parse(&["release", "/a", "b"]).unwrap(), expected);
+        assert_eq!(parse(&["release"]).unwrap_err().exit_code(), 2);
+        assert_eq!(parse(&["release", "/a", "--override", "a=b"]).unwrap_err().exit_code(), 2);
+        // A file of that name can still be meant.
+        assert_eq!(parse(&["./release"]).unwrap().file, Some("./release".into()));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The composition of the process: the only place that knows every crate and puts them together.
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -23,13 +23,7 @@ pub(crate) fn serve(config: BrokerConfig) -> anyhow::Result<()> {
     runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate()).context("wait for SIGTERM")?;
         let mut interrupt = signal(SignalKind::interrupt()).context("wait for SIGINT")?;
-        let machine = Machine {
-            disk: Arc::new(SystemDisk),
-            network: Arc::new(SystemNetwork),
-            clock: Arc::new(SystemClock::new()),
-            random: Arc::new(SystemRandom),
-        };
-        let server = klamm_server::start(config.clone(), machine).await?;
+        let server = klamm_server::start(config.clone(), machine()).await?;
         let listeners = server.listeners.iter().map(|(name, address, is_controller)| BoundListener {
             name: name.clone(),
             address: *address,
@@ -46,6 +40,25 @@ pub(crate) fn serve(config: BrokerConfig) -> anyhow::Result<()> {
         tracing::info!("stopped; the logs are closed cleanly");
         Ok(())
     })
+}
+
+/// The machine that the process runs on.
+fn machine() -> Machine {
+    Machine {
+        disk: Arc::new(SystemDisk),
+        network: Arc::new(SystemNetwork),
+        clock: Arc::new(SystemClock::new()),
+        random: Arc::new(SystemRandom),
+    }
+}
+
+/// Gives log directories back to Apache Kafka and tells what was done.
+pub(crate) fn release(log_dirs: Vec<PathBuf>) -> anyhow::Result<()> {
+    let lines = klamm_server::release(log_dirs, &machine())?;
+    let mut stdout = std::io::stdout();
+    // A closed stdout is no reason to fail: it is done.
+    let _ = lines.iter().try_for_each(|line| writeln!(stdout, "{line}"));
+    Ok(())
 }
 
 /// A partition needs several descriptors and a client one: what the system allows is taken in full.

@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use tracing_subscriber::EnvFilter;
 
-use arguments::Arguments;
+use arguments::{Arguments, Command};
 pub use banner::{BoundListener, start_line};
 
 /// The exit code for everything that keeps the broker from running.
@@ -25,6 +25,9 @@ const FAILED: u8 = 1;
 pub fn run() -> ExitCode {
     let arguments = Arguments::parse();
     log_to_stderr();
+    if let Some(Command::Release { log_dirs }) = arguments.command {
+        return finish(compose::release(log_dirs));
+    }
     let loaded = settings::load(arguments, &klamm_io::SystemDisk, std::env::vars_os());
     let (config, warnings) = match loaded {
         Ok(loaded) => loaded,
@@ -33,7 +36,11 @@ pub fn run() -> ExitCode {
     for warning in warnings {
         tracing::warn!("{warning}");
     }
-    match compose::serve(config) {
+    finish(compose::serve(config))
+}
+
+fn finish(result: anyhow::Result<()>) -> ExitCode {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(&format!("{error:#}")),
     }

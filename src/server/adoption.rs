@@ -64,3 +64,6 @@ pub(crate) fn take_over(
     }
     Adoption::finish(disk, &dir).map_err(failed)
 }
+
+#[cfg(test)]
+mod tests;

@@ -21,6 +21,7 @@ mod metrics;
 mod partition_table;
 mod peers;
 mod producer_ids;
+mod release;
 mod start;
 mod stop;
 mod strays;
@@ -28,4 +29,5 @@ mod topic_creation;
 
 pub use adoption::TakeoverError;
 pub use listener::{BindError, Bound, Endpoint, bind};
+pub use release::{ReleaseError, release};
 pub use start::{Machine, Server, StartError, start};

@@ -178,6 +178,10 @@ fn compose(
 }
 
 impl Server {
+    /// What the handlers of requests see.
+    #[cfg(test)]
+    pub(crate) fn context(&self) -> &Context {
+        &self.context
     fn new(context: Arc<Context>) -> Server {
         let (stop, stopping) = Stop::channel();
         let (_, following_failure) = watch::channel(None);
@@ -293,6 +297,8 @@ fn store_settings(config: &BrokerConfig, machine: &Machine) -> StoreSettings {
     }
 }
 
+pub(crate) fn metadata_settings(config: &Arc<BrokerConfig>, machine: &Machine, store: &LogStore) -> Settings {
+    // The quorum is this node alone; what its voters listen on matters when there are others.
 fn metadata_settings(config: &Arc<BrokerConfig>, machine: &Machine, store: &LogStore) -> Settings {
     let directory_id = store.directory_ids()[0].1;
     let alone = Voter { id: config.node_id, directory_id, host: String::new(), port: 0 };

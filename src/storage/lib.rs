@@ -39,5 +39,5 @@ pub use producers::{BATCHES_MAX, ProducerBatch, ProducerState};
 pub use segment::FoundOffset;
 pub use store::{
     FolderContents, Keeper, LoadReport, LogStore, PartitionFolder, RecoveryStatus, StoreSettings,
-    UncheckedPartition,
+    UncheckedPartition, identity,
 };

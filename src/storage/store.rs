@@ -24,7 +24,7 @@ use crate::log::{Environment, Log, OpenLog};
 use crate::open_files::OpenFiles;
 
 use directory::{Locked, LogDirectory};
-pub use foreign::{FolderContents, PartitionFolder};
+pub use foreign::{FolderContents, PartitionFolder, identity};
 pub use load::LoadReport;
 pub use meta_properties::Keeper;
 use recovery::Recoveries;

@@ -8,6 +8,7 @@
 mod checks;
 mod folders;
 mod quorum_log;
+mod release;
 
 mod report;
 mod zookeeper;
@@ -26,6 +27,7 @@ use crate::image::Image;
 use crate::quorum::import::import;
 
 use quorum_log::QuorumLog;
+pub use release::{ReleaseError, release, resume_release};
 
 /// The journal: while it is there, the metadata beside it is an import that may be done again.
 const JOURNAL: &str = "adopting";
@@ -131,16 +133,17 @@ impl Adoption {
         import(disk, dir, node, directory_id, &self.image)
     }
 
-    /// Ends the journal, once the directories are Klamm's. To be called at each start, as it may have been cut
-    /// short.
+    /// Ends the journals, once the directories are Klamm's. To be called at each start, as a takeover or a release
+    /// may have been cut short.
     ///
     /// # Errors
     /// When the disk fails.
     pub fn finish(disk: &dyn Disk, dir: &Path) -> io::Result<()> {
-        let journal = dir.join(JOURNAL);
-        if disk.exists(&journal)? {
-            disk.remove_file(&journal)?;
-            disk.sync_dir(dir)?;
+        for journal in [dir.join(JOURNAL), dir.join(release::JOURNAL)] {
+            if disk.exists(&journal)? {
+                disk.remove_file(&journal)?;
+                disk.sync_dir(dir)?;
+            }
         }
         Ok(())
     }
@@ -152,6 +155,10 @@ fn check_no_metadata_of_klamm(disk: &dyn Disk, dir: &Path) -> Result<(), Adoptio
     let exists = |path: &Path| disk.exists(path).map_err(|error| AdoptionError::io(path, error));
     if !exists(dir)? || exists(&dir.join(JOURNAL))? {
         return Ok(());
+    }
+    if exists(&dir.join(release::JOURNAL))? {
+        let why = "it was being given back to Apache Kafka, and that was cut short; run 'klamm release' again first";
+        return Err(AdoptionError::Refused(why.to_owned()));
     }
     let entries = disk.read_dir(dir).map_err(|error| AdoptionError::io(dir, error))?;
     if entries.iter().all(|entry| entry.name.ends_with(".tmp")) {

@@ -193,6 +193,14 @@ impl LogDirectory {
         Ok(())
     }
 
+    /// Makes the directory Apache Kafka's.
+    pub(super) fn give_back(&self, disk: &dyn Disk) -> Result<(), StorageError> {
+        match MetaProperties::read(disk, &self.path)? {
+            Some(meta) => MetaProperties { keeper: Keeper::KafkaWithKraft, ..meta }.write(disk, &self.path),
+            None => Ok(()),
+        }
+    }
+
     /// Reads what the last stop has left. The marker of a clean stop goes at once, and for good: if this
     /// start is interrupted, the next one must not trust it.
     pub(super) fn remembered(&self, disk: &dyn Disk) -> Result<Remembered, StorageError> {

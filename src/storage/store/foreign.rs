@@ -8,12 +8,12 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use klamm_io::{Disk, File, OpenMode};
-use klamm_model::{LeaderEpoch, ProducerId, TopicId, TopicPartition, Uuid};
+use klamm_model::{LeaderEpoch, NodeId, ProducerId, TopicId, TopicPartition, Uuid};
 use klamm_records::{BatchHeader, HEAD_LEN, peek_batch};
 
 use super::LogStore;
 use super::directory::{Folder, Locked};
-use super::meta_properties::Keeper;
+use super::meta_properties::{Keeper, MetaProperties};
 use crate::checkpoint::read_epochs;
 use crate::error::StorageError;
 use crate::{leader_epochs, partition_metadata, producer_snapshot};
@@ -42,6 +42,14 @@ pub struct FolderContents {
     pub formats: BTreeSet<i8>,
     /// The highest id of a producer that may still be writing.
     pub highest_producer_id: Option<ProducerId>,
+}
+
+/// Which node keeps a log directory, and with which program; `None` for a directory that is new.
+///
+/// # Errors
+/// When the file cannot be read.
+pub fn identity(disk: &dyn Disk, directory: &Path) -> Result<Option<(Keeper, NodeId)>, StorageError> {
+    Ok(MetaProperties::read(disk, directory)?.map(|meta| (meta.keeper, meta.node_id)))
 }
 
 /// Who keeps the directories as a whole. Apache Kafka does if there is its metadata and no directory is Klamm's.
@@ -77,6 +85,12 @@ impl LogStore {
     pub fn take_over(&self) -> Result<(), StorageError> {
         let disk = &*self.shared.environment.disk;
         self.shared.directories.iter().rev().try_for_each(|directory| directory.write_identity(disk))
+    }
+
+    /// Makes all directories Apache Kafka's, of KRaft, so that it starts on them.
+    pub fn give_back(&self) -> Result<(), StorageError> {
+        let disk = &*self.shared.environment.disk;
+        self.shared.directories.iter().try_for_each(|directory| directory.give_back(disk))
     }
 
     /// All folders of partitions, opened or not, in the order of `log.dirs` and by name.

@@ -1,0 +1,89 @@
+//! Giving log directories back to Apache Kafka.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use klamm_config::BrokerConfig;
+use klamm_metadata::MetadataNode;
+use klamm_metadata::adoption::{self, Adoption};
+use klamm_storage::{Keeper, LogStore, StorageError, StoreSettings, identity};
+
+use crate::start::{Machine, metadata_settings};
+
+/// Why directories were not given back.
+#[derive(Debug, thiserror::Error)]
+pub enum ReleaseError {
+    /// They cannot be opened.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    /// The metadata cannot be read.
+    #[error(transparent)]
+    Metadata(#[from] klamm_metadata::StartError),
+    /// They were not given back.
+    #[error(transparent)]
+    Release(Box<adoption::ReleaseError>),
+    /// There is nothing of Klamm.
+    #[error("{}: {why}", .path.display())]
+    NotKlamms {
+        /// The directory.
+        path: PathBuf,
+        /// Why not.
+        why: &'static str,
+    },
+    /// An earlier takeover or release cannot be ended.
+    #[error("{}: {error}", .path.display())]
+    Io {
+        /// The folder of the metadata.
+        path: PathBuf,
+        /// What the system says.
+        error: std::io::Error,
+    },
+}
+
+impl From<adoption::ReleaseError> for ReleaseError {
+    fn from(error: adoption::ReleaseError) -> ReleaseError {
+        ReleaseError::Release(Box::new(error))
+    }
+}
+
+/// Gives the directories, which are all of a broker that is stopped and in the order of its `log.dirs`, back to
+/// Apache Kafka 4.4. The lines that it returns are for a person.
+///
+/// # Errors
+/// When a broker runs on them, they are not Klamm's, or the disk fails. Then Klamm can still start on them, or the
+/// message says what to do.
+pub fn release(log_dirs: Vec<PathBuf>, machine: &Machine) -> Result<Vec<String>, ReleaseError> {
+    let disk = &*machine.disk;
+    let first = log_dirs[0].clone();
+    let not_klamms = |why| ReleaseError::NotKlamms { path: first.clone(), why };
+    let (_, node_id) = identity(disk, &first)?.ok_or_else(|| not_klamms("there is no meta.properties"))?;
+    let (random, clock) = (machine.random.clone(), machine.clock.clone());
+    let settings = StoreSettings::new(log_dirs.clone(), node_id, machine.disk.clone(), clock, random);
+    let store = LogStore::open(settings)?;
+    let dir = store.metadata_dir();
+    if store.keeper() != Keeper::Klamm {
+        return if adoption::resume_release(disk, &dir)? {
+            Ok(vec!["the release that was interrupted is complete now".to_owned()])
+        } else {
+            Err(not_klamms("the directory is Apache Kafka's already"))
+        };
+    }
+    Adoption::finish(disk, &dir).map_err(|error| ReleaseError::Io { path: dir.clone(), error })?;
+    let mut config = BrokerConfig::defaults();
+    (config.node_id, config.log_dirs) = (node_id, log_dirs);
+    let config = Arc::new(config);
+    let image = image_of(&config, machine, &store)?;
+    Ok(adoption::release(&store, &image, disk, node_id, machine.clock.now_ms())?)
+}
+
+/// The metadata as the last run of the node left it.
+fn image_of(
+    config: &Arc<BrokerConfig>,
+    machine: &Machine,
+    store: &LogStore,
+) -> Result<Arc<klamm_metadata::Image>, ReleaseError> {
+    let node = MetadataNode::start(metadata_settings(config, machine, store))?;
+    let image = node.image();
+    node.shutdown();
+    Ok(image)
+}
