@@ -41,6 +41,10 @@ pub(crate) fn take_over(
     let dir = store.metadata_dir();
     let failed = |error| TakeoverError::Write { path: dir.clone(), error };
     if store.keeper() != Keeper::Klamm {
+        if config.quorum_voters.len() > 1 {
+            let why = "controller.quorum.voters names other controllers; only a single node can be taken over";
+            return Err(AdoptionError::Refused(why.to_owned()).into());
+        }
         let settings = AdoptionSettings {
             node_id: config.node_id,
             defaults,

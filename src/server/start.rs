@@ -182,6 +182,8 @@ impl Server {
     #[cfg(test)]
     pub(crate) fn context(&self) -> &Context {
         &self.context
+    }
+
     fn new(context: Arc<Context>) -> Server {
         let (stop, stopping) = Stop::channel();
         let (_, following_failure) = watch::channel(None);
@@ -298,8 +300,6 @@ fn store_settings(config: &BrokerConfig, machine: &Machine) -> StoreSettings {
 }
 
 pub(crate) fn metadata_settings(config: &Arc<BrokerConfig>, machine: &Machine, store: &LogStore) -> Settings {
-    // The quorum is this node alone; what its voters listen on matters when there are others.
-fn metadata_settings(config: &Arc<BrokerConfig>, machine: &Machine, store: &LogStore) -> Settings {
     let directory_id = store.directory_ids()[0].1;
     let alone = Voter { id: config.node_id, directory_id, host: String::new(), port: 0 };
     let voters: Vec<Voter> = config.quorum_voters.iter().map(voter).collect();

@@ -106,7 +106,7 @@ impl LogStore {
                     let epochs = read_epochs(disk, &path.join(leader_epochs::FILE_NAME))?;
                     found.push(PartitionFolder {
                         topic_id: partition_metadata::read(disk, &path)?,
-                        leader_epoch: epochs.latest().map(|entry| entry.epoch),
+                        leader_epoch: epochs.and_then(|epochs| Some(epochs.latest()?.epoch)),
                         directory_id: directory.id,
                         topic_partition,
                         path,
