@@ -42,7 +42,8 @@ pub(crate) fn take_over(
     let failed = |error| TakeoverError::Write { path: dir.clone(), error };
     if store.keeper() != Keeper::Klamm {
         if config.quorum_voters.len() > 1 {
-            let why = "controller.quorum.voters names other controllers; only a single node can be taken over";
+            let why =
+                "controller.quorum.voters names other controllers; only a single node can be taken over";
             return Err(AdoptionError::Refused(why.to_owned()).into());
         }
         let settings = AdoptionSettings {
