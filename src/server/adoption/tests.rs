@@ -124,14 +124,26 @@ fn base64(bytes: &[u8]) -> String {
     text
 }
 
-fn partitions(server: &Server) -> Vec<(TopicPartition, Arc<Partition>)> {
+/// A partition that leads; one whose log has to be checked first comes while the others are served.
+async fn serving(server: &Server, topic: &str, index: i32) -> Arc<Partition> {
+    for _ in 0..400 {
+        if let Some(partition) = server.context().partitions.by_name(topic, index)
+            && partition.is_leader()
+        {
+            return partition;
+        }
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    }
+    panic!("{topic}-{index} is not served")
+}
+
+async fn partitions(server: &Server) -> Vec<(TopicPartition, Arc<Partition>)> {
     let image = server.context().image();
     let mut found = Vec::new();
     for topic in image.topics.values() {
         for index in 0..topic.partitions.len() as i32 {
-            let name = TopicPartition::new(Arc::clone(&topic.name), index);
-            let partition = server.context().partitions.by_name(&topic.name, index);
-            found.push((name.clone(), partition.unwrap_or_else(|| panic!("{name} is not served"))));
+            let partition = serving(server, &topic.name, index).await;
+            found.push((TopicPartition::new(Arc::clone(&topic.name), index), partition));
         }
     }
     found
@@ -144,7 +156,7 @@ async fn all_records_of_all_versions_are_served_and_stay_through_a_restart() {
         for run in ["the takeover", "a restart"] {
             let server = node(&disk, version).await.unwrap();
             let mut compared = 0;
-            for (name, partition) in partitions(&server) {
+            for (name, partition) in partitions(&server).await {
                 let Some((expected, is_all)) = expected(version, &name.to_string()) else { continue };
                 let field = |line: &Value, name: &str| line[name].as_str().map(str::to_owned);
                 let expected = expected.iter().map(|line| {
@@ -196,7 +208,7 @@ async fn groups_go_on_at_their_committed_offsets() {
 async fn an_idempotent_producer_of_before_is_recognized() {
     for version in ["4.4", "3.9", "2.8"] {
         let server = node(&fixture(version), version).await.unwrap();
-        let partition = server.context().partitions.by_name("beta.with_dots", 0).unwrap();
+        let partition = serving(&server, "beta.with_dots", 0).await;
         let last = read_all(&partition).pop().unwrap();
         assert!(last.header.producer_id.0 >= 0 && last.header.base_sequence >= 0, "{version}");
         let options = AppendOptions {
