@@ -74,7 +74,8 @@ const DESCRIBED_KAFKA: &str = "4.4";
 /// What stands in place of a release for the keys that only Klamm has.
 const OWN: &str = "klamm";
 
-/// All keys of a topic, sorted by name: those of today's Kafka, and older ones if they were set.
+/// All keys of a topic, sorted by name: those of today's Kafka, and older ones if they were set for the topic or
+/// its broker.
 pub fn describe_topic(
     settings: &BTreeMap<String, String>,
     dynamic: &DynamicConfigs<'_>,
@@ -82,7 +83,12 @@ pub fn describe_topic(
 ) -> Vec<ConfigEntry> {
     table::topic_keys()
         .iter()
-        .filter(|key| is_described(key) || settings.contains_key(key.name))
+        .filter(|key| {
+            let is_set = |name| broker.values.contains_key(name) || dynamic.value(name).is_some();
+            is_described(key)
+                || settings.contains_key(key.name)
+                || (!key.internal && key.synonyms.iter().any(|synonym| is_set(synonym.name)))
+        })
         .map(|key| {
             let value = topic_value(key.name, settings, dynamic, broker);
             let own = settings.get(key.name).map(|_| ConfigSynonym {

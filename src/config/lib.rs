@@ -7,6 +7,7 @@
 mod broker;
 mod describe;
 mod environment;
+mod kafka_version;
 mod key;
 mod legacy;
 mod listeners;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use klamm_model::TimestampType;
 
 use crate::broker::BrokerConfig;
+use crate::kafka_version::magic_of;
 use crate::key::Key;
 use crate::table;
 use crate::value::{list_items, parse_boolean, parse_double, validate};
@@ -85,6 +86,8 @@ pub struct TopicConfig {
     pub max_decompressed_message_bytes: i32,
     /// `max.message.bytes`
     pub max_message_bytes: i32,
+    /// `message.format.version`: the format that records are stored in, by its magic number: 0, 1 or 2.
+    pub message_format_magic: i8,
     /// `message.timestamp.after.max.ms`
     pub message_timestamp_after_max_ms: i64,
     /// `message.timestamp.before.max.ms`
@@ -155,6 +158,7 @@ impl TopicConfig {
             max_compaction_lag_ms: long("max.compaction.lag.ms"),
             max_decompressed_message_bytes: int("max.decompressed.message.bytes"),
             max_message_bytes: int("max.message.bytes"),
+            message_format_magic: magic_of(&text("message.format.version")).unwrap_or(2),
             message_timestamp_after_max_ms: long("message.timestamp.after.max.ms"),
             message_timestamp_before_max_ms: long("message.timestamp.before.max.ms"),
             message_timestamp_type: match text("message.timestamp.type").as_str() {
@@ -283,6 +287,27 @@ mod tests {
         assert_eq!(retention(&none, &both), Some(3));
         assert_eq!(retention(&settings(&[("retention.ms", "4")]), &both), Some(4));
         assert_eq!(TopicConfig::effective(&none, &both, &broker).segment_bytes, 1_048_577);
+    }
+
+    /// The format of a topic is that of its own key, then that of the broker's; a broker that stored another one
+    /// would shut out the old clients for which the key was set.
+    #[test]
+    fn the_message_format_follows_the_topics_key_and_then_the_brokers() {
+        let magic =
+            |topic: &[(&str, &str)], broker: &[(&str, &str)]| effective(topic, broker).message_format_magic;
+        assert_eq!(magic(&[], &[]), 2);
+        assert_eq!(magic(&[("message.format.version", "0.9.0.1")], &[]), 0);
+        assert_eq!(magic(&[("message.format.version", "0.10.2")], &[]), 1);
+        assert_eq!(magic(&[], &[("log.message.format.version", "0.10.0-IV0")]), 1);
+        assert_eq!(
+            magic(&[("message.format.version", "2.8")], &[("log.message.format.version", "0.8.2")]),
+            2
+        );
+        // From 3.0 on Kafka ignored the key; whoever sets it all the same wants it to be followed.
+        assert_eq!(
+            magic(&[("message.format.version", "0.8.2")], &[("inter.broker.protocol.version", "3.9")]),
+            0
+        );
     }
 
     /// Metadata may hold what this version does not know, from a newer node; it must not stop the broker.

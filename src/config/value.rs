@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::kafka_version::magic_of;
 use crate::key::{Allowed, Key, Kind};
 
 /// Checks a text against the type and the range of a key. The error says what is allowed, as in
@@ -71,7 +72,7 @@ fn text_fits(allowed: &Allowed, value: &str) -> bool {
             words.iter().any(|word| *word == value || (*any_case && word.eq_ignore_ascii_case(value)))
         }
         Allowed::NonEmpty => !value.is_empty(),
-        Allowed::KafkaVersion => is_kafka_version(value),
+        Allowed::KafkaVersion => magic_of(value).is_some(),
         Allowed::OffsetReset => {
             matches!(value, "latest" | "earliest")
                 || value.strip_prefix("by_duration:").is_some_and(is_duration)
@@ -98,16 +99,6 @@ fn list_fits(allowed: &Allowed, value: &str) -> bool {
 
 fn is_digits(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
-}
-
-/// `2.8`, `0.10.2`, `3.0-IV1` and so on: what `inter.broker.protocol.version` and the like held.
-fn is_kafka_version(value: &str) -> bool {
-    let numbers =
-        value.split_once("-IV").map_or(Some(value), |(numbers, iv)| is_digits(iv).then_some(numbers));
-    numbers.is_some_and(|numbers| {
-        let parts: Vec<&str> = numbers.split('.').collect();
-        (2..=4).contains(&parts.len()) && parts.iter().all(|part| is_digits(part))
-    })
 }
 
 /// An ISO 8601 duration of days, hours, minutes and seconds, not negative: `P1DT2H`, `PT0.5S`.
@@ -164,7 +155,7 @@ fn text_expectation(allowed: &Allowed) -> String {
         Allowed::ConnectionsPerHost => {
             "host:number pairs with commas between them, as 10.0.0.1:100".to_owned()
         }
-        Allowed::KafkaVersion => "a version of Kafka, as 2.8 or 3.0-IV1".to_owned(),
+        Allowed::KafkaVersion => "a version of Kafka up to 3.9, as 0.10.2, 2.8 or 3.0-IV1".to_owned(),
         Allowed::OffsetReset => "latest, earliest, or by_duration: and a duration as PT1H30M".to_owned(),
         _ => "a text".to_owned(),
     }
@@ -215,7 +206,7 @@ mod tests {
                 &["keep", "DELETE", "delete,"],
             ),
             ("group.consumer.migration.policy", &["Bidirectional", "DISABLED"], &["sideways"]),
-            ("inter.broker.protocol.version", &["2.8", "0.10.2", "3.0-IV1"], &["new", "3", "3.0-IVx"]),
+            ("inter.broker.protocol.version", &["2.8", "0.10.2", "3.0-IV1"], &["new", "3", "3.0-IVx", "4.0"]),
         ] {
             let key = broker_key(name).unwrap();
             for value in good {

@@ -110,8 +110,8 @@ impl Partition {
             base_offset: first.map_or(-1, |batch| batch.first_offset),
             last_offset: last.map_or(-1, |batch| batch.header.last_offset()),
             log_append_time: match rules.timestamp_type {
-                TimestampType::CreateTime => -1,
-                TimestampType::LogAppendTime => rules.now_ms,
+                TimestampType::LogAppendTime if !batches.is_empty() => rules.now_ms,
+                _ => -1,
             },
             log_start_offset: self.log.log_start_offset(),
             leader_epoch,
@@ -151,7 +151,7 @@ impl Partition {
         let settings = self.settings.load();
         AppendRules {
             produce_version: options.produce_version,
-            target_magic: 2,
+            target_magic: settings.target_magic,
             timestamp_type: settings.timestamp_type,
             now_ms: self.clock.now_ms(),
             timestamp_before_max_ms: settings.timestamp_before_max_ms,

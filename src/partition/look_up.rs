@@ -48,6 +48,9 @@ pub enum LookUpError {
     /// A new leader does not know yet how far its records are committed (KIP-207).
     #[error("the leader is too new to know its high watermark")]
     NotAvailable,
+    /// The topic stores V0, which has no timestamps.
+    #[error("the topic stores records in format V0 (message.format.version), which has no timestamps")]
+    NoTimestamps,
     /// The offset lies beyond the high watermark, or is negative.
     #[error("the offset is out of range")]
     OutOfRange,
@@ -64,6 +67,7 @@ impl LookUpError {
             LookUpError::FencedEpoch => ErrorCode::FencedLeaderEpoch,
             LookUpError::UnknownEpoch => ErrorCode::UnknownLeaderEpoch,
             LookUpError::NotAvailable => ErrorCode::OffsetNotAvailable,
+            LookUpError::NoTimestamps => ErrorCode::UnsupportedForMessageFormat,
             LookUpError::OutOfRange => ErrorCode::OffsetOutOfRange,
             LookUpError::Storage(_) => ErrorCode::KafkaStorageError,
         }
@@ -96,11 +100,15 @@ impl Partition {
             Reader::Consumer(IsolationLevel::ReadUncommitted) => offsets.high_watermark,
             Reader::Consumer(IsolationLevel::ReadCommitted) => offsets.last_stable,
         };
-        let needs_high_watermark =
-            matches!(what, LookUp::Latest | LookUp::MaxTimestamp | LookUp::AtOrAfter(_))
-                && matches!(reader, Reader::Consumer(_));
-        if needs_high_watermark && !self.knows_high_watermark(&offsets) {
-            return Err(LookUpError::NotAvailable);
+        // Before a new leader knows how far its records are committed it can tell what surely is, and no more.
+        let check_end_is_known = || {
+            let is_known = matches!(reader, Reader::Follower) || self.knows_high_watermark(&offsets);
+            if is_known { Ok(()) } else { Err(LookUpError::NotAvailable) }
+        };
+        if self.settings.load().target_magic == 0
+            && matches!(what, LookUp::MaxTimestamp | LookUp::AtOrAfter(_))
+        {
+            return Err(LookUpError::NoTimestamps);
         }
         let at = |offset: Offset| FoundTimestamp {
             offset,
@@ -109,7 +117,10 @@ impl Partition {
         };
         let nothing = FoundTimestamp { offset: -1, timestamp: -1, leader_epoch: None };
         Ok(match what {
-            LookUp::Latest => FoundTimestamp { leader_epoch: Some(self.leader_epoch()), ..at(end) },
+            LookUp::Latest => {
+                check_end_is_known()?;
+                FoundTimestamp { leader_epoch: Some(self.leader_epoch()), ..at(end) }
+            }
             LookUp::Earliest | LookUp::EarliestLocal => at(offsets.log_start),
             LookUp::LatestTiered => nothing,
             LookUp::MaxTimestamp | LookUp::AtOrAfter(_) => {
@@ -118,11 +129,15 @@ impl Partition {
                     _ => self.log.max_timestamp()?,
                 };
                 // What is not committed yet may still vanish, so it is not found.
-                found.filter(|found| found.offset < end).map_or(nothing, |found| FoundTimestamp {
+                let Some(found) = found.filter(|found| found.offset < end) else {
+                    check_end_is_known()?;
+                    return Ok(nothing);
+                };
+                FoundTimestamp {
                     offset: found.offset,
                     timestamp: found.timestamp,
                     leader_epoch: Some(found.leader_epoch).filter(|epoch| *epoch != LeaderEpoch::NONE),
-                })
+                }
             }
         })
     }

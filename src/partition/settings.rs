@@ -7,6 +7,8 @@ use klamm_records::Compression;
 /// (`LogConfig`).
 #[derive(Clone, Debug)]
 pub struct PartitionSettings {
+    /// The format that records are stored in (`message.format.version`): 0, 1 or 2.
+    pub target_magic: i8,
     /// `message.timestamp.type`.
     pub timestamp_type: TimestampType,
     /// `message.timestamp.before.max.ms`.
@@ -33,6 +35,7 @@ impl Default for PartitionSettings {
     /// Kafka's defaults.
     fn default() -> PartitionSettings {
         PartitionSettings {
+            target_magic: 2,
             timestamp_type: TimestampType::CreateTime,
             timestamp_before_max_ms: i64::MAX,
             timestamp_after_max_ms: 3_600_000,

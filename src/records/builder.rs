@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use klamm_model::{LeaderEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs, TimestampType};
 
-use crate::compression::{Compression, compress};
+use crate::compression::{Compression, Encoder, PIECE_BYTES, compress};
 use crate::header::{
     ATTRIBUTES_POSITION, BatchHeader, CONTROL_BIT, CRC_POSITION, DELETE_HORIZON_BIT, HEAD_LEN,
     LOG_APPEND_TIME_BIT, TRANSACTIONAL_BIT,
@@ -63,14 +63,25 @@ impl Default for BatchSettings {
     }
 }
 
+/// A builder holds about this many bytes uncompressed, and its largest record, unless its batch is uncompressed.
+const UNPACKED_BYTES_MAX: usize = 1024 * 1024;
+
+/// The first part of a large batch, compressed already.
+struct Packed {
+    encoder: Encoder,
+    /// How many bytes it was given.
+    bytes: usize,
+}
+
 /// Collects records and makes one batch of them: with magic 0 or 1 a run of messages or, compressed, one
 /// message around them.
-#[derive(Debug)]
 pub struct BatchBuilder {
     magic: i8,
     settings: BatchSettings,
-    /// In V2 with room for the head before the records.
+    /// What is not in `packed`; in V2 with room for the head before the records.
     body: Vec<u8>,
+    /// Compresses what comes first where all is too large to be held uncompressed.
+    packed: Option<Packed>,
     base_timestamp: Option<TimestampMs>,
     max_timestamp: TimestampMs,
     last_offset: Option<Offset>,
@@ -91,6 +102,7 @@ impl BatchBuilder {
             base_timestamp: settings.delete_horizon,
             settings,
             body: vec![0; if magic == 2 { HEAD_LEN } else { 0 }],
+            packed: None,
             max_timestamp: NO_TIMESTAMP,
             last_offset: None,
             record_count: 0,
@@ -131,7 +143,39 @@ impl BatchBuilder {
         self.last_offset = Some(offset);
         self.max_timestamp = self.max_timestamp.max(timestamp);
         self.record_count += 1;
+        if self.body.len() > UNPACKED_BYTES_MAX && self.settings.compression != Compression::None {
+            self.pack();
+        }
         self
+    }
+
+    /// Compresses what has gathered.
+    fn pack(&mut self) {
+        let settings = &self.settings;
+        let packed = self.packed.get_or_insert_with(|| Packed {
+            encoder: Encoder::new(settings.compression, settings.level, self.magic),
+            bytes: 0,
+        });
+        let start = if self.magic == 2 { HEAD_LEN } else { 0 };
+        let end = self.body.len() - (self.body.len() - start) % PIECE_BYTES;
+        packed.encoder.write(&self.body[start..end]);
+        packed.bytes += end - start;
+        self.body.drain(start..end);
+        // One record may have been large.
+        self.body.shrink_to(UNPACKED_BYTES_MAX);
+    }
+
+    /// All records, compressed.
+    fn compressed(&mut self) -> Vec<u8> {
+        let start = if self.magic == 2 { HEAD_LEN } else { 0 };
+        let rest = &self.body[start..];
+        match self.packed.take() {
+            None => compress(self.settings.compression, self.settings.level, self.magic, rest),
+            Some(Packed { mut encoder, .. }) => {
+                encoder.write(rest);
+                encoder.finish()
+            }
+        }
     }
 
     /// Whether a record may be appended at `offset`.
@@ -182,7 +226,7 @@ impl BatchBuilder {
 
     /// Bytes of the batch as it is now, before compression.
     pub fn uncompressed_len(&self) -> usize {
-        self.body.len()
+        self.body.len() + self.packed.as_ref().map_or(0, |packed| packed.bytes)
     }
 
     /// The batch. Without records, V2 gives a batch that only keeps its range and its producer's state, and the
@@ -196,9 +240,9 @@ impl BatchBuilder {
         }
     }
 
-    fn build_wrapper(self) -> Bytes {
+    fn build_wrapper(mut self) -> Bytes {
+        let value = self.compressed();
         let settings = &self.settings;
-        let value = compress(settings.compression, settings.level, self.magic, &self.body);
         let append_time = settings.timestamp_type == TimestampType::LogAppendTime;
         let mut out = Vec::with_capacity(value.len() + HEAD_LEN);
         write_message(
@@ -215,16 +259,16 @@ impl BatchBuilder {
         out.into()
     }
 
-    fn build_v2(self) -> Bytes {
+    fn build_v2(mut self) -> Bytes {
+        let mut attributes = 0;
+        if self.settings.compression != Compression::None && self.record_count > 0 {
+            let packed = self.compressed();
+            self.body.truncate(HEAD_LEN);
+            self.body.extend_from_slice(&packed);
+            attributes |= self.settings.compression.attribute_bits();
+        }
         let mut bytes = self.body;
         let settings = self.settings;
-        let mut attributes = 0;
-        if settings.compression != Compression::None && self.record_count > 0 {
-            let packed = compress(settings.compression, settings.level, 2, &bytes[HEAD_LEN..]);
-            bytes.truncate(HEAD_LEN);
-            bytes.extend_from_slice(&packed);
-            attributes |= settings.compression.attribute_bits();
-        }
         let append_time = settings.timestamp_type == TimestampType::LogAppendTime;
         for (is_set, bit) in [
             (append_time, LOG_APPEND_TIME_BIT),

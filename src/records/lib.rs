@@ -22,11 +22,12 @@ mod retained;
 mod stream;
 mod validation;
 mod varint;
+mod visit;
 
 pub use batch::{Batch, BatchIter, RecordIter, batches};
 pub use builder::{BatchBuilder, BatchSettings};
 pub use compression::Compression;
-pub use conversion::{down_convert, up_convert_to_v2};
+pub use conversion::{ConversionLimit, down_convert, up_convert_to_v2};
 pub use error::RecordsError;
 pub use header::{BatchHeader, HEAD_LEN, LOG_OVERHEAD, MAGIC_POSITION, peek_batch};
 pub use record::{Header, Record};

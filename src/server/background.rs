@@ -277,7 +277,7 @@ impl Follower {
         state: &PartitionState,
         config: &TopicConfig,
     ) -> Result<Arc<Partition>, StorageError> {
-        let settings = partition_settings(config, &self.static_config);
+        let settings = partition_settings(&topic.name, config, &self.static_config);
         let partition = match known {
             Some(partition) => {
                 partition.update_settings(settings);
@@ -334,7 +334,7 @@ pub(crate) fn log_config(config: &TopicConfig) -> LogConfig {
     }
 }
 
-fn partition_settings(config: &TopicConfig, broker: &BrokerConfig) -> PartitionSettings {
+fn partition_settings(topic: &str, config: &TopicConfig, broker: &BrokerConfig) -> PartitionSettings {
     let (compression, compression_level) = match config.compression_type {
         CompressionType::Producer => (None, None),
         CompressionType::Uncompressed => (Some(Compression::None), None),
@@ -344,6 +344,8 @@ fn partition_settings(config: &TopicConfig, broker: &BrokerConfig) -> PartitionS
         CompressionType::Zstd => (Some(Compression::Zstd), Some(config.compression_zstd_level)),
     };
     PartitionSettings {
+        // What coordinators write needs V2: producers' ids, control batches.
+        target_magic: if topic_name::is_internal(topic) { 2 } else { config.message_format_magic },
         timestamp_type: config.message_timestamp_type,
         timestamp_before_max_ms: config.message_timestamp_before_max_ms,
         timestamp_after_max_ms: config.message_timestamp_after_max_ms,

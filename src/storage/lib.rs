@@ -18,6 +18,7 @@ mod config;
 mod deletion;
 mod entry_file;
 mod error;
+mod formats;
 mod index_entry;
 mod leader_epochs;
 mod log;

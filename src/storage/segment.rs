@@ -4,6 +4,7 @@ mod aborted;
 mod cleaned;
 mod recovery;
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,6 +18,7 @@ use parking_lot::Mutex;
 use crate::config::LogConfig;
 use crate::entry_file::EntryFile;
 use crate::error::StorageError;
+use crate::formats::KnownFormats;
 use crate::index_entry::{AbortedEntry, Entry, OffsetEntry, TimeEntry};
 use crate::open_files::{FileSlot, OpenFiles};
 use crate::walk::{Found, Walk};
@@ -53,6 +55,7 @@ pub(crate) struct LogSegment {
     aborted: EntryFile<AbortedEntry>,
     size: AtomicU64,
     is_removed: AtomicBool,
+    formats: KnownFormats,
     progress: Mutex<Progress>,
 }
 
@@ -101,6 +104,7 @@ impl LogSegment {
             aborted: EntryFile::open(aborted),
             size: AtomicU64::new(size),
             is_removed: AtomicBool::new(false),
+            formats: KnownFormats::default(),
             progress: Mutex::new(Progress {
                 bytes_since_index_entry: 0,
                 largest: None,
@@ -161,6 +165,12 @@ impl LogSegment {
 
     pub(crate) fn path(&self) -> PathBuf {
         self.log.path()
+    }
+
+    /// Whether a batch of V0 or V1 stands in a part, which begins with a batch.
+    pub(crate) fn holds_old_formats(&self, file: &dyn File, part: Range<u64>) -> Result<bool, StorageError> {
+        let path = self.path();
+        self.formats.is_old_in(Walk::new(file, &path, part.start, part.end), part)
     }
 
     pub(crate) fn created_ms(&self) -> TimestampMs {
@@ -250,7 +260,11 @@ impl LogSegment {
             });
             self.add_time_entry(largest)?;
         }
-        self.size.store(position + header.size as u64, Ordering::Release);
+        let end = position + header.size as u64;
+        if header.magic >= 2 {
+            self.formats.learn_only_v2(position..end);
+        }
+        self.size.store(end, Ordering::Release);
         Ok(())
     }
 
@@ -469,6 +483,7 @@ impl LogSegment {
     }
 
     fn cut(&self, len: u64) -> Result<(), StorageError> {
+        self.formats.cut(len);
         self.size.store(len, Ordering::Release);
         self.file()?.set_len(len).map_err(|error| StorageError::io(&self.path(), "truncate", &error).at(len))
     }

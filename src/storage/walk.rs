@@ -105,6 +105,12 @@ impl<'a> Walk<'a> {
         Ok(Some(Found { position, header }))
     }
 
+    /// Whether what is left at the end begins as a batch of V0 or V1 does.
+    pub(crate) fn is_old_at_end(&mut self) -> Result<bool, StorageError> {
+        let magic = self.bytes(self.position, MAGIC_POSITION + 1)?.get(MAGIC_POSITION).copied();
+        Ok(magic.is_some_and(|magic| magic < 2))
+    }
+
     /// Lets the walk stand again at a position where a batch begins.
     pub(crate) fn go_back_to(&mut self, position: u64) {
         self.position = position;

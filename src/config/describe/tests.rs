@@ -163,3 +163,24 @@ fn documentation_says_what_is_not_acted_on() {
     );
     assert!(documentation("num.io.threads").ends_with("Klamm accepts this key and does not act on it."));
 }
+
+/// Kafka 4 does not know `message.format.version`, so today's tools do not expect it; whoever set it, for a topic or
+/// for all, must see it. What Kafka 3.9.1 shows is the same with the key always there.
+#[test]
+fn the_message_format_is_shown_where_somebody_set_it() {
+    let is_shown = |topic: &[(&str, &str)], broker: &BrokerConfig| {
+        let described = describe_topic(&settings(topic), &DynamicConfigs::default(), broker);
+        described.iter().find(|entry| entry.name == "message.format.version").map(line)
+    };
+    assert_eq!(is_shown(&[], &broker(&[])), None);
+    assert_eq!(
+        is_shown(&[("message.format.version", "0.10.2")], &broker(&[])).unwrap(),
+        "message.format.version=0.10.2 sensitive=false synonyms={DYNAMIC_TOPIC_CONFIG:message.format.version=0.10.2, \
+         DEFAULT_CONFIG:log.message.format.version=3.0-IV1}"
+    );
+    assert_eq!(
+        is_shown(&[], &broker(&[("log.message.format.version", "0.9.0")])).unwrap(),
+        "message.format.version=0.9.0 sensitive=false synonyms={STATIC_BROKER_CONFIG:log.message.format.version=0.9.0, \
+         DEFAULT_CONFIG:log.message.format.version=3.0-IV1}"
+    );
+}

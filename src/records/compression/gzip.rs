@@ -15,15 +15,31 @@ thread_local! {
     static INFLATE: RefCell<Option<Decompress>> = const { RefCell::new(None) };
 }
 
-/// Kafka takes -1 (the library's default) and 1 to 9.
 pub(super) fn compress(level: Option<i32>, bytes: &[u8]) -> Vec<u8> {
-    let level = match level {
-        Some(level) if level >= 1 => flate2::Compression::new(level.min(9) as u32),
-        _ => flate2::Compression::default(),
-    };
-    let mut encoder = GzEncoder::new(Vec::with_capacity(bytes.len() / 2 + 64), level);
-    encoder.write_all(bytes).expect("writing to memory does not fail");
-    encoder.finish().expect("writing to memory does not fail")
+    let mut encoder = Encoder::new(level, Vec::with_capacity(bytes.len() / 2 + 64));
+    encoder.write(bytes);
+    encoder.finish()
+}
+
+pub(crate) struct Encoder(GzEncoder<Vec<u8>>);
+
+impl Encoder {
+    /// Kafka takes -1 (the library's default) and 1 to 9.
+    pub(super) fn new(level: Option<i32>, out: Vec<u8>) -> Encoder {
+        let level = match level {
+            Some(level) if level >= 1 => flate2::Compression::new(level.min(9) as u32),
+            _ => flate2::Compression::default(),
+        };
+        Encoder(GzEncoder::new(out, level))
+    }
+
+    pub(super) fn write(&mut self, bytes: &[u8]) {
+        self.0.write_all(bytes).expect("writing to memory does not fail");
+    }
+
+    pub(super) fn finish(self) -> Vec<u8> {
+        self.0.finish().expect("writing to memory does not fail")
+    }
 }
 
 /// Reads gzip members until the input ends. What follows the first member and is no member is ignored, as Java

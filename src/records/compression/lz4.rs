@@ -28,27 +28,48 @@ fn header_checksum(covered: &[u8]) -> u8 {
 }
 
 pub(super) fn compress(broken_checksum: bool, bytes: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(bytes.len() / 2 + 64);
-    out.extend_from_slice(&MAGIC);
-    out.extend_from_slice(&[FLAG_VERSION | FLAG_INDEPENDENT, BLOCK_64_KIB]);
-    out.push(header_checksum(if broken_checksum { &out } else { &out[MAGIC.len()..] }));
-    for block in bytes.chunks(BLOCK_BYTES) {
-        let start = out.len() + 4;
-        out.resize(start + lz4_flex::block::get_maximum_output_size(block.len()), 0);
-        let len = lz4_flex::block::compress_into(block, &mut out[start..])
-            .expect("the buffer is as large as the codec asks");
-        let field = if len < block.len() {
-            out.truncate(start + len);
-            len as u32
-        } else {
-            out.truncate(start);
-            out.extend_from_slice(block);
-            block.len() as u32 | STORED_BIT
-        };
-        out[start - 4..start].copy_from_slice(&field.to_le_bytes());
+    let mut encoder = Encoder::new(broken_checksum, bytes.len());
+    encoder.write(bytes);
+    encoder.finish()
+}
+
+pub(crate) struct Encoder {
+    out: Vec<u8>,
+}
+
+impl Encoder {
+    pub(super) fn new(broken_checksum: bool, expected_len: usize) -> Encoder {
+        let mut out = Vec::with_capacity(expected_len / 2 + 64);
+        out.extend_from_slice(&MAGIC);
+        out.extend_from_slice(&[FLAG_VERSION | FLAG_INDEPENDENT, BLOCK_64_KIB]);
+        out.push(header_checksum(if broken_checksum { &out } else { &out[MAGIC.len()..] }));
+        Encoder { out }
     }
-    out.extend_from_slice(&0u32.to_le_bytes());
-    out
+
+    /// Each call ends a block.
+    pub(super) fn write(&mut self, bytes: &[u8]) {
+        let out = &mut self.out;
+        for block in bytes.chunks(BLOCK_BYTES) {
+            let start = out.len() + 4;
+            out.resize(start + lz4_flex::block::get_maximum_output_size(block.len()), 0);
+            let len = lz4_flex::block::compress_into(block, &mut out[start..])
+                .expect("the buffer is as large as the codec asks");
+            let field = if len < block.len() {
+                out.truncate(start + len);
+                len as u32
+            } else {
+                out.truncate(start);
+                out.extend_from_slice(block);
+                block.len() as u32 | STORED_BIT
+            };
+            out[start - 4..start].copy_from_slice(&field.to_le_bytes());
+        }
+    }
+
+    pub(super) fn finish(mut self) -> Vec<u8> {
+        self.out.extend_from_slice(&0u32.to_le_bytes());
+        self.out
+    }
 }
 
 pub(super) struct Decoder<'a> {

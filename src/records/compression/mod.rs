@@ -18,6 +18,9 @@ pub const EXPANDED_BYTES_MAX: usize = 128 * 1024 * 1024;
 /// How much the decoders of codecs without blocks yield at once.
 const CHUNK_BYTES: usize = 32 * 1024;
 
+/// What the blocks of all codecs divide: pieces of a multiple of this come out as if they were one.
+pub(crate) const PIECE_BYTES: usize = 64 * 1024;
+
 /// The codec of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Compression {
@@ -85,6 +88,50 @@ pub fn compress(codec: Compression, level: Option<i32>, magic: i8, bytes: &[u8])
         Compression::Snappy => snappy::compress(bytes),
         Compression::Lz4 => lz4::compress(magic == 0, bytes),
         Compression::Zstd => zstd::compress(level, bytes),
+    }
+}
+
+/// Compresses piece by piece, for what is too large to be held uncompressed.
+pub(crate) enum Encoder {
+    Plain(Vec<u8>),
+    Gzip(Box<gzip::Encoder>),
+    Snappy(Box<snappy::Encoder>),
+    Lz4(lz4::Encoder),
+    Zstd(Box<zstd::Encoder>),
+}
+
+impl Encoder {
+    /// What [`compress`] would write of all that is given to [`Encoder::write`], but for zstd, whose frame then
+    /// does not tell its length.
+    pub(crate) fn new(codec: Compression, level: Option<i32>, magic: i8) -> Encoder {
+        match codec {
+            Compression::None => Encoder::Plain(Vec::new()),
+            Compression::Gzip => Encoder::Gzip(Box::new(gzip::Encoder::new(level, Vec::new()))),
+            Compression::Snappy => Encoder::Snappy(Box::new(snappy::Encoder::new(0))),
+            Compression::Lz4 => Encoder::Lz4(lz4::Encoder::new(magic == 0, 0)),
+            Compression::Zstd => Encoder::Zstd(Box::new(zstd::Encoder::new(level))),
+        }
+    }
+
+    /// Compresses a piece; all but the last one must be a multiple of [`PIECE_BYTES`] long.
+    pub(crate) fn write(&mut self, piece: &[u8]) {
+        match self {
+            Encoder::Plain(out) => out.extend_from_slice(piece),
+            Encoder::Gzip(encoder) => encoder.write(piece),
+            Encoder::Snappy(encoder) => encoder.write(piece),
+            Encoder::Lz4(encoder) => encoder.write(piece),
+            Encoder::Zstd(encoder) => encoder.write(piece),
+        }
+    }
+
+    pub(crate) fn finish(self) -> Vec<u8> {
+        match self {
+            Encoder::Plain(out) => out,
+            Encoder::Gzip(encoder) => encoder.finish(),
+            Encoder::Snappy(encoder) => encoder.finish(),
+            Encoder::Lz4(encoder) => encoder.finish(),
+            Encoder::Zstd(encoder) => encoder.finish(),
+        }
     }
 }
 
@@ -186,6 +233,23 @@ mod tests {
                         codec.name()
                     );
                 }
+            }
+        }
+    }
+
+    /// What is too large to be held is compressed in pieces, and must read the same.
+    #[test]
+    fn pieces_come_out_as_the_whole() {
+        let sample = [&samples()[4][..], &[7; 1000]].concat();
+        for codec in ALL {
+            for magic in [0, 1, 2] {
+                let mut encoder = Encoder::new(codec, None, magic);
+                sample.chunks(PIECE_BYTES).for_each(|piece| encoder.write(piece));
+                let packed: Bytes = encoder.finish().into();
+                if codec != Compression::Zstd {
+                    assert_eq!(packed, compress(codec, None, magic, &sample), "{}", codec.name());
+                }
+                assert_eq!(decompress(codec, magic, &packed, sample.len()).unwrap(), sample);
             }
         }
     }

@@ -12,20 +12,41 @@ const HEADER_LEN: usize = 16;
 const EXPANSION_MAX: usize = 22;
 
 pub(super) fn compress(bytes: &[u8]) -> Vec<u8> {
-    let mut encoder = snap::raw::Encoder::new();
-    let mut out = Vec::with_capacity(HEADER_LEN + bytes.len() / 2 + 64);
-    out.extend_from_slice(&MAGIC);
-    out.extend_from_slice(&1i32.to_be_bytes()); // version
-    out.extend_from_slice(&1i32.to_be_bytes()); // the oldest version that can read it
-    for block in bytes.chunks(CHUNK_BYTES) {
-        let start = out.len() + 4;
-        out.resize(start + snap::raw::max_compress_len(block.len()), 0);
-        let len =
-            encoder.compress(block, &mut out[start..]).expect("the buffer is as large as the codec asks");
-        out.truncate(start + len);
-        out[start - 4..start].copy_from_slice(&(len as i32).to_be_bytes());
+    let mut encoder = Encoder::new(bytes.len());
+    encoder.write(bytes);
+    encoder.finish()
+}
+
+pub(crate) struct Encoder {
+    encoder: snap::raw::Encoder,
+    out: Vec<u8>,
+}
+
+impl Encoder {
+    pub(super) fn new(expected_len: usize) -> Encoder {
+        let mut out = Vec::with_capacity(HEADER_LEN + expected_len / 2 + 64);
+        out.extend_from_slice(&MAGIC);
+        out.extend_from_slice(&1i32.to_be_bytes()); // version
+        out.extend_from_slice(&1i32.to_be_bytes()); // the oldest version that can read it
+        Encoder { encoder: snap::raw::Encoder::new(), out }
     }
-    out
+
+    /// Each call ends a block.
+    pub(super) fn write(&mut self, bytes: &[u8]) {
+        let out = &mut self.out;
+        for block in bytes.chunks(CHUNK_BYTES) {
+            let start = out.len() + 4;
+            out.resize(start + snap::raw::max_compress_len(block.len()), 0);
+            let compressed = self.encoder.compress(block, &mut out[start..]);
+            let len = compressed.expect("the buffer is as large as the codec asks");
+            out.truncate(start + len);
+            out[start - 4..start].copy_from_slice(&(len as i32).to_be_bytes());
+        }
+    }
+
+    pub(super) fn finish(self) -> Vec<u8> {
+        self.out
+    }
 }
 
 pub(super) struct Decoder<'a> {

@@ -1,6 +1,7 @@
 //! Zstandard, with one context a thread for each direction.
 
 use std::cell::RefCell;
+use std::io::Write;
 
 use zstd::bulk::Compressor;
 use zstd::stream::raw::{Decoder as RawDecoder, InBuffer, Operation, OutBuffer};
@@ -18,9 +19,13 @@ thread_local! {
     static COMPRESSOR: RefCell<Option<(i32, Compressor<'static>)>> = const { RefCell::new(None) };
 }
 
-pub(super) fn compress(level: Option<i32>, bytes: &[u8]) -> Vec<u8> {
+fn known_level(level: Option<i32>) -> i32 {
     let range = zstd::compression_level_range();
-    let level = level.unwrap_or(zstd::DEFAULT_COMPRESSION_LEVEL).clamp(*range.start(), *range.end());
+    level.unwrap_or(zstd::DEFAULT_COMPRESSION_LEVEL).clamp(*range.start(), *range.end())
+}
+
+pub(super) fn compress(level: Option<i32>, bytes: &[u8]) -> Vec<u8> {
+    let level = known_level(level);
     COMPRESSOR.with_borrow_mut(|kept| {
         let compressor = match kept {
             Some((kept_level, compressor)) if *kept_level == level => compressor,
@@ -28,6 +33,23 @@ pub(super) fn compress(level: Option<i32>, bytes: &[u8]) -> Vec<u8> {
         };
         compressor.compress(bytes).expect("the buffer is as large as the codec asks")
     })
+}
+
+pub(crate) struct Encoder(zstd::stream::write::Encoder<'static, Vec<u8>>);
+
+impl Encoder {
+    pub(super) fn new(level: Option<i32>) -> Encoder {
+        let encoder = zstd::stream::write::Encoder::new(Vec::new(), known_level(level));
+        Encoder(encoder.expect("memory for a zstd context"))
+    }
+
+    pub(super) fn write(&mut self, bytes: &[u8]) {
+        self.0.write_all(bytes).expect("writing to memory does not fail");
+    }
+
+    pub(super) fn finish(self) -> Vec<u8> {
+        self.0.finish().expect("writing to memory does not fail")
+    }
 }
 
 pub(super) struct Decoder<'a> {

@@ -11,7 +11,9 @@ use std::path::Path;
 
 use bytes::Bytes;
 use flate2::Crc;
-use klamm_records::{Compression, RecordsError, batches, compression, down_convert};
+use klamm_records::{Compression, ConversionLimit, RecordsError, batches, compression, down_convert};
+
+const UNLIMITED: ConversionLimit = ConversionLimit { bytes_max: usize::MAX };
 
 fn crc32(bytes: &[u8]) -> u32 {
     let mut crc = Crc::new();
@@ -55,7 +57,7 @@ fn segments_convert_down_as_kafka_converts_them() {
         let magic = words.next().unwrap().parse().unwrap();
         let from_offset = words.next().unwrap().parse().unwrap();
         let head = case.strip_suffix(" unsupported").unwrap_or(case);
-        match down_convert(fs::read(segment).unwrap().into(), magic, from_offset) {
+        match down_convert(fs::read(segment).unwrap().into(), magic, from_offset, UNLIMITED) {
             Ok(converted) => write!(found, "{head}\n{}", describe(converted)).unwrap(),
             Err(RecordsError::UnsupportedCompression { .. }) => {
                 writeln!(found, "{head} unsupported").unwrap()

@@ -4,12 +4,14 @@
 use bytes::Bytes;
 use klamm_model::{LeaderEpoch, ProducerEpoch, ProducerId, TimestampType, TopicPartition};
 use klamm_records::{
-    AppendRules, BatchBuilder, BatchSettings, Compression, Header, Origin, Record, batches, down_convert,
-    up_convert_to_v2, validate_for_append,
+    AppendRules, BatchBuilder, BatchSettings, Compression, ConversionLimit, Header, Origin, Record, batches,
+    down_convert, up_convert_to_v2, validate_for_append,
 };
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
+
+const UNLIMITED: ConversionLimit = ConversionLimit { bytes_max: usize::MAX };
 
 /// What damaged bytes may expand to in these tests.
 const EXPANDED_BYTES_MAX: usize = 1 << 20;
@@ -180,20 +182,96 @@ proptest! {
     ) {
         let settings = settings(codec, time, base);
         let bytes = build(from, settings.clone(), &contents);
-        let down = down_convert(bytes.clone(), target, 0).unwrap();
+        let down = down_convert(bytes.clone(), target, 0, UNLIMITED).unwrap();
         for batch in batches(down.clone()) {
             prop_assert!(batch.unwrap().header.magic <= target);
         }
         let lowest = from.min(target);
         let mut expected = wanted(lowest, &settings, &contents);
         prop_assert_eq!(&read(down.clone()), &expected);
-        let up = up_convert_to_v2(down).unwrap();
+        let up = up_convert_to_v2(down, UNLIMITED).unwrap();
         for batch in batches(up.clone()) {
             prop_assert_eq!(batch.unwrap().header.magic, 2);
         }
         prop_assert_eq!(read(up), expected);
         expected = wanted(from, &settings, &contents);
-        prop_assert_eq!(read(up_convert_to_v2(bytes).unwrap()), expected);
+        prop_assert_eq!(read(up_convert_to_v2(bytes, UNLIMITED).unwrap()), expected);
+    }
+
+    /// What is converted in parts, as one fetch after the other asks for it, is what is converted at once; and no
+    /// part is larger than it may be, unless its first batch is.
+    #[test]
+    fn conversion_in_parts_gives_the_whole(
+        sets in vec((format(), vec(content(), 1..6)), 1..8), target in 0..3i8, limit in 1..3000usize,
+    ) {
+        let mut bytes = Vec::new();
+        let mut base = 0;
+        for ((magic, codec), contents) in &sets {
+            // zstd ends a conversion down.
+            let codec = if *codec == Compression::Zstd { Compression::Gzip } else { *codec };
+            let set = build(*magic, settings(codec, TimestampType::CreateTime, base), contents);
+            base = batches(set.clone()).map(|batch| batch.unwrap().header.next_offset()).max().unwrap();
+            bytes.extend_from_slice(&set);
+        }
+        let bytes = Bytes::from(bytes);
+        let convert = |bytes: Bytes, from: i64, limit: usize| {
+            let limit = ConversionLimit { bytes_max: limit };
+            if target == 2 {
+                up_convert_to_v2(bytes, limit).unwrap()
+            } else {
+                down_convert(bytes, target, from, limit).unwrap()
+            }
+        };
+        let (mut next, mut records) = (0, Vec::new());
+        while next < base {
+            let mut from = 0;
+            for batch in batches(bytes.clone()) {
+                let batch = batch.unwrap();
+                if batch.header.next_offset() > next {
+                    break;
+                }
+                from += batch.bytes.len();
+            }
+            let part = convert(bytes.slice(from..), next, limit);
+            let was_unchanged = part == bytes.slice(from..);
+            let first = batches(part.clone()).next().unwrap().unwrap();
+            // A batch of V2 becomes a run of messages, which count as one.
+            let is_run = first.header.magic < 2 && !first.header.is_compressed();
+            prop_assert!(part.len() <= limit || was_unchanged || is_run || part.len() == first.bytes.len());
+            let part = read(part);
+            next = part.last().unwrap().offset + 1;
+            records.extend(part);
+        }
+        // What stands before the asked offset in a compressed batch comes again, and its reader leaves it out.
+        records.dedup_by_key(|record| record.offset);
+        prop_assert_eq!(records, read(convert(bytes, 0, usize::MAX)));
+    }
+
+    /// A topic in an old format takes what any client sends, in that format, but for headers, which it has not.
+    #[test]
+    fn accepted_records_are_stored_in_the_topics_format(
+        (from, codec) in format(), contents in vec(content(), 1..40), target_magic in 0..2i8,
+        compression_type in option::of(old_codec()),
+    ) {
+        let contents: Vec<Content> =
+            contents.into_iter().map(|content| Content { gap: 1, headers: Vec::new(), ..content }).collect();
+        let codec = if codec == Compression::Zstd { Compression::Lz4 } else { codec };
+        let settings = settings(codec, TimestampType::CreateTime, 0);
+        let rules = AppendRules { target_magic, compression_type, produce_version: 2, ..rules() };
+        let rules = if from == 2 { AppendRules { produce_version: 9, ..rules } } else { rules };
+        let valid = validate_for_append(build(from, settings.clone(), &contents), &rules).unwrap();
+        let mut expected = wanted(from.min(target_magic), &settings, &contents);
+        for record in &mut expected {
+            record.offset += 1000;
+        }
+        let written: Vec<u8> = valid.iter().flat_map(|batch| batch.to_bytes()).collect();
+        for batch in batches(written.clone().into()) {
+            let batch = batch.unwrap();
+            prop_assert_eq!(batch.check_crc(), Ok(()));
+            prop_assert_eq!(batch.header.magic, target_magic);
+            prop_assert_eq!(batch.header.compression().unwrap(), compression_type.unwrap_or(codec));
+        }
+        prop_assert_eq!(read(written.into()), expected);
     }
 
     /// What the validator accepts from any client reads back at the offsets that it gave out.
@@ -262,8 +340,8 @@ proptest! {
                 }
             }
         }
-        let _ = down_convert(bytes.clone(), target, 0);
-        let _ = up_convert_to_v2(bytes.clone());
+        let _ = down_convert(bytes.clone(), target, 0, UNLIMITED);
+        let _ = up_convert_to_v2(bytes.clone(), UNLIMITED);
         for target_magic in 0..3 {
             let rules = AppendRules { target_magic, ..rules() };
             if let Ok(valid) = validate_for_append(bytes.clone(), &rules) {

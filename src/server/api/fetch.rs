@@ -5,7 +5,11 @@
 //! diverging epochs (KIP-595); v13 topic ids (KIP-516); v15 replica state (KIP-903); v16 node endpoints
 //! (KIP-951); v17 directories (KIP-853); v18 the follower's high watermark (KIP-1166).
 //!
-//! Records leave as parts of files; for v0 to v3 they are converted down in memory.
+//! Records leave as parts of files. Only what a client cannot read is converted, in memory: for v0 and v1 to V0, for v2
+//! and v3 to V1 at the newest; and from v12 on to V2.
+//!
+//! Deviation: Kafka 2.8 sends V0 and V1 as they are stored also in v12, and later ones do too. Clients of today know no
+//! old formats (librdkafka from 2.5 on returns nothing for them), so these get V2.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +21,7 @@ use klamm_protocol::messages::fetch::{
     AbortedTransaction, EpochEndOffset, FetchRequest, FetchResponse, FetchableTopicResponse, PartitionData,
 };
 use klamm_protocol::{Reader, RecordsField};
+use klamm_records::{ConversionLimit, RecordsError};
 use klamm_storage::{LogSlice, StorageError};
 use tokio::sync::Notify;
 
@@ -27,8 +32,12 @@ use crate::partition_table::Table;
 
 /// From this version on the largest batch comes whole even if it is above the limits (KIP-74).
 const AT_LEAST_ONE_SINCE: i16 = 3;
+/// From this version on clients read format V1.
+const V1_SINCE: i16 = 2;
 /// From this version on clients read format V2.
 const V2_SINCE: i16 = 4;
+/// From this version on no client is sent V0 or V1: those that know it need not know the old formats.
+const ONLY_V2_SINCE: i16 = 12;
 /// From this version on clients read zstd.
 const ZSTD_SINCE: i16 = 10;
 /// From this version on topics are named by their ids.
@@ -56,8 +65,15 @@ enum Records {
     Slice(LogSlice),
     Converted(Bytes),
     Nothing,
-    /// They cannot be shown to so old a client.
-    Unsupported,
+    /// They cannot be shown to this client.
+    Refused(ErrorCode),
+}
+
+/// What was read for a client, before it is put into a format that the client reads.
+struct ToShow {
+    slice: Option<LogSlice>,
+    bytes_max: usize,
+    is_for_follower: bool,
 }
 
 /// Answers a fetch.
@@ -204,7 +220,7 @@ fn read_once(context: &Context, call: &Call, wanted: &[Wanted], limits: &Limits)
         match &one {
             Found::Read { records, read } => {
                 bytes += records.len();
-                enough |= read.diverging.is_some() || matches!(records, Records::Unsupported);
+                enough |= read.diverging.is_some() || matches!(records, Records::Refused(_));
             }
             Found::Failed(_) | Found::Unknown(_) => enough = true,
         }
@@ -243,10 +259,14 @@ fn read_partition(
     }
     match read {
         Err(error) => Found::Failed(error),
-        Ok(mut read) => match records_for(call, partition, wanted, read.slice.take(), bytes_max) {
-            Ok(records) => Found::Read { read, records },
-            Err(error) => Found::Failed(error),
-        },
+        Ok(mut read) => {
+            let is_for_follower = limits.who == Who::Follower;
+            let shown = ToShow { slice: read.slice.take(), bytes_max, is_for_follower };
+            match records_for(call, partition, wanted, shown) {
+                Ok(records) => Found::Read { read, records },
+                Err(error) => Found::Failed(error.into()),
+            }
+        }
     }
 }
 
@@ -255,37 +275,46 @@ fn records_for(
     call: &Call,
     partition: &Partition,
     wanted: &Wanted,
-    slice: Option<LogSlice>,
-    bytes_max: usize,
-) -> Result<Records, ReadError> {
+    read: ToShow,
+) -> Result<Records, StorageError> {
     let zstd = partition.settings().compression == Some(klamm_records::Compression::Zstd);
     if zstd && call.version < ZSTD_SINCE {
-        return Ok(Records::Unsupported);
+        return Ok(Records::Refused(ErrorCode::UnsupportedCompressionType));
     }
-    let Some(slice) = slice else {
+    let Some(slice) = read.slice else {
         return Ok(Records::Nothing);
     };
-    if call.version >= V2_SINCE {
-        return Ok(Records::Slice(slice));
-    }
-    let magic = if call.version < 2 { 0 } else { 1 };
-    let failed =
-        |error| ReadError::Storage(StorageError::io(&partition.log().dir(), "read records of", &error));
+    let target = match call.version {
+        ..V1_SINCE => 0,
+        V1_SINCE..V2_SINCE => 1,
+        ONLY_V2_SINCE.. if !read.is_for_follower && slice.holds_old_formats()? => 2,
+        _ => return Ok(Records::Slice(slice)),
+    };
+    let failed = |error| StorageError::io(&partition.log().dir(), "read records of", &error);
     let bytes = slice.to_bytes().map_err(failed)?;
-    match klamm_records::down_convert(bytes, magic, wanted.fetch_offset) {
+    // As in Kafka, the answer has the size of what is stored, unless its first batch has become larger.
+    let limit = ConversionLimit { bytes_max: bytes.len() };
+    let converted = match target {
+        2 => klamm_records::up_convert_to_v2(bytes, limit),
+        _ => klamm_records::down_convert(bytes, target, wanted.fetch_offset, limit),
+    };
+    match converted {
         Ok(converted) if call.version < AT_LEAST_ONE_SINCE => {
             // Here a message that is larger than the limit arrives cut, and the client asks for more.
-            let len = converted.len().min(bytes_max);
+            let len = converted.len().min(read.bytes_max);
             Ok(Records::Converted(converted.slice(..len)))
         }
         Ok(converted) => Ok(Records::Converted(converted)),
         Err(error) => {
-            let name = partition.topic_partition();
-            tracing::debug!(
-                "records of {name} from {} on cannot be shown in an old format: {error}",
-                wanted.fetch_offset
-            );
-            Ok(Records::Unsupported)
+            let (name, offset) = (partition.topic_partition(), wanted.fetch_offset);
+            if matches!(error, RecordsError::UnsupportedCompression { .. }) {
+                tracing::debug!(
+                    "records of {name} from {offset} on cannot be shown in format V{target}: {error}"
+                );
+                return Ok(Records::Refused(ErrorCode::UnsupportedCompressionType));
+            }
+            tracing::error!("records of {name} from {offset} on cannot be read: {error}");
+            Ok(Records::Refused(ErrorCode::CorruptMessage))
         }
     }
 }
@@ -295,7 +324,7 @@ impl Records {
         match self {
             Records::Slice(slice) => slice.len as usize,
             Records::Converted(bytes) => bytes.len(),
-            Records::Nothing | Records::Unsupported => 0,
+            Records::Nothing | Records::Refused(_) => 0,
         }
     }
 }
@@ -336,7 +365,7 @@ fn is_told(kind: &Kind, wanted: &Wanted, found: &Found) -> bool {
         Found::Read { read, records } => {
             let told =
                 Told { high_watermark: read.offsets.high_watermark, log_start: read.offsets.log_start };
-            let is_error = matches!(records, Records::Unsupported) || read.diverging.is_some();
+            let is_error = matches!(records, Records::Refused(_)) || read.diverging.is_some();
             session.tell(wanted, records.len() > 0, (!is_error).then_some(told))
         }
         Found::Failed(_) | Found::Unknown(_) => session.tell(wanted, false, None),
@@ -388,7 +417,7 @@ fn partition_data(index: i32, found: Found, slices: &mut Vec<LogSlice>) -> Parti
                 }
                 Records::Converted(bytes) => data.records = Some(RecordsField::Bytes(bytes)),
                 Records::Nothing => {}
-                Records::Unsupported => data.error_code = ErrorCode::UnsupportedCompressionType.code(),
+                Records::Refused(code) => data.error_code = code.code(),
             }
             data
         }

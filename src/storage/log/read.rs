@@ -26,12 +26,21 @@ pub struct LogSlice {
     /// The head of the first batch. Its format is not that of all others for certain: a segment may hold
     /// several.
     pub first: BatchHeader,
+    segment: Arc<LogSegment>,
 }
 
 impl LogSlice {
     /// The format of the first batch.
     pub fn first_magic(&self) -> i8 {
         self.first.magic
+    }
+
+    /// Whether a batch of V0 or V1 stands in it, also as one that is cut off at its end.
+    pub fn holds_old_formats(&self) -> Result<bool, StorageError> {
+        if self.first.magic < 2 {
+            return Ok(true);
+        }
+        self.segment.holds_old_formats(&*self.file, self.position..self.position + self.len)
     }
 
     /// Reads the bytes. Fewer than `len` if the file was cut meanwhile.
@@ -122,7 +131,7 @@ impl Log {
     /// `None` if the segment holds no batch at or behind `from`; `Some(None)` if it does but none may be read.
     fn read_segment(
         &self,
-        segment: &LogSegment,
+        segment: &Arc<LogSegment>,
         next_base: Offset,
         from: Offset,
         end: &LogEnd,
@@ -154,7 +163,8 @@ impl Log {
             return Ok(Some(None));
         }
         let file = segment.file()?;
-        Ok(Some(Some(LogSlice { file, position: first.position, len, first: first.header })))
+        let segment = segment.clone();
+        Ok(Some(Some(LogSlice { file, position: first.position, len, first: first.header, segment })))
     }
 
     /// The first batch that ends at or behind `from`.

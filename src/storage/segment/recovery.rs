@@ -46,6 +46,7 @@ impl LogSegment {
             largest: Some(LargestTimestamp::none(self.base_offset)),
             first_timestamp: None,
         };
+        self.formats.cut(0);
         self.size.store(0, Ordering::Release);
         Ok(())
     }
