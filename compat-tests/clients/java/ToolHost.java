@@ -21,7 +21,8 @@ public class ToolHost {
   static final class Fresh extends ClassLoader {
     Fresh() { super(ToolHost.class.getClassLoader()); }
     @Override protected Class<?> loadClass(String name, boolean resolve) throws ClassNotFoundException {
-      if (!name.startsWith("kafka.tools.") && !name.startsWith("kafka.admin.") && !name.startsWith("org.apache.kafka.tools.")) return super.loadClass(name, resolve);
+      boolean tool = name.startsWith("kafka.tools.") || name.startsWith("kafka.admin.") || name.startsWith("org.apache.kafka.tools.");
+      if (!tool || name.startsWith("org.apache.kafka.tools.api.")) return super.loadClass(name, resolve);
       synchronized (getClassLoadingLock(name)) {
         Class<?> known = findLoadedClass(name);
         if (known != null) return known;

@@ -83,8 +83,10 @@ CLASSES = {
     "kafka-topics": "kafka.admin.TopicCommand",
     "kafka-consumer-groups": "kafka.admin.ConsumerGroupCommand",
     "kafka-configs": "kafka.admin.ConfigCommand",
+    "kafka-dump-log": "kafka.tools.DumpLogSegments",
 }
 MOVED = {  # VERSION from which the tool is the tools module's
+    "kafka-dump-log": ("4.0.0", "org.apache.kafka.tools.DumpLogSegments"),
     "kafka-console-producer": ("4.0.0", "org.apache.kafka.tools.ConsoleProducer"),
     "kafka-console-consumer": ("3.9.0", "org.apache.kafka.tools.consumer.ConsoleConsumer"),
     "kafka-topics": ("3.7.0", "org.apache.kafka.tools.TopicCommand"),
