@@ -186,6 +186,7 @@ struct Running {
     peers: mpsc::Receiver<PeerCall>,
     stop: oneshot::Receiver<()>,
     failed: watch::Sender<Option<String>>,
+    disk_thread: DiskThread,
 }
 
 impl Running {
@@ -257,7 +258,7 @@ impl Running {
             stop: Mutex::new(Some(stop)),
             thread: Mutex::new(None),
         };
-        Ok((Running { raft, peers: peer_calls, stop: stopped, failed }, node))
+        Ok((Running { raft, peers: peer_calls, stop: stopped, failed, disk_thread }, node))
     }
 
     /// Serves the other voters until the node is stopped or fails.
@@ -288,6 +289,7 @@ impl Running {
                 }
             }
         }
+        self.disk_thread.close();
         if let Err(error) = self.raft.shutdown().await {
             tracing::warn!("the metadata quorum did not stop cleanly: {error}");
         }

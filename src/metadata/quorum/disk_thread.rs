@@ -2,14 +2,20 @@
 //! leader its leadership. All of it is done in the order in which it was handed over.
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
+use std::time::Duration;
 
 use klamm_io::File;
 use tokio::sync::oneshot;
 
 /// What to do when a sync has ended.
 pub(crate) type Synced = Box<dyn FnOnce(io::Result<()>) + Send>;
+
+/// How long a write to a full disk waits until it is tried again.
+const FULL_DISK_PAUSE: Duration = Duration::from_millis(500);
 
 enum Work {
     Sync(Arc<dyn File>, Synced),
@@ -21,6 +27,7 @@ enum Work {
 pub(crate) struct DiskThread {
     /// `None` for work on the caller's thread, as simulation needs it.
     queue: Option<mpsc::Sender<Work>>,
+    is_closing: Arc<AtomicBool>,
 }
 
 impl DiskThread {
@@ -28,12 +35,12 @@ impl DiskThread {
     pub(crate) fn spawn() -> io::Result<DiskThread> {
         let (queue, work) = mpsc::channel();
         std::thread::Builder::new().name("klamm-metadata-disk".to_owned()).spawn(move || run(&work))?;
-        Ok(DiskThread { queue: Some(queue) })
+        Ok(DiskThread { queue: Some(queue), is_closing: Arc::default() })
     }
 
     /// The caller's thread.
     pub(crate) fn inline() -> DiskThread {
-        DiskThread { queue: None }
+        DiskThread { queue: None, is_closing: Arc::default() }
     }
 
     /// Syncs a file. Syncs of one file that wait together are done as one.
@@ -61,6 +68,61 @@ impl DiskThread {
         };
         queue.send(Work::Run(Box::new(job))).map_err(|_| ended())?;
         receiver.await.map_err(|_| ended())?
+    }
+
+    /// Does `work`, which writes `path`, until the disk has space for it. A quorum cannot live with a write that
+    /// failed; so one for which there is no space waits for somebody to make some, and what asked for it with it.
+    ///
+    /// # Errors
+    /// Every other error of `work`, and also that one after [`DiskThread::close`].
+    pub(crate) async fn run_with_space<T: Send + 'static>(
+        &self,
+        path: &Path,
+        work: impl Fn() -> io::Result<T> + Clone + Send + 'static,
+    ) -> io::Result<T> {
+        let mut space = self.space_for(path);
+        loop {
+            match self.run(work.clone()).await {
+                Err(error) if space.is_awaited(&error).await => {}
+                result => return result,
+            }
+        }
+    }
+
+    /// What a write of `path` asks when it failed.
+    pub(crate) fn space_for<'a>(&'a self, path: &'a Path) -> Space<'a> {
+        Space { path, is_told: false, is_closing: &self.is_closing }
+    }
+
+    /// From now on nothing waits for space: the node stops.
+    pub(crate) fn close(&self) {
+        self.is_closing.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Space on the disk for one write, which may be tried many times.
+pub(crate) struct Space<'a> {
+    path: &'a Path,
+    is_told: bool,
+    is_closing: &'a AtomicBool,
+}
+
+impl Space<'_> {
+    /// Whether a write that failed with `error` is to be tried again; returns after a pause then.
+    pub(crate) async fn is_awaited(&mut self, error: &io::Error) -> bool {
+        let is_full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+        if !is_full || self.is_closing.load(Ordering::Relaxed) {
+            return false;
+        }
+        if !self.is_told {
+            let path = self.path.display();
+            tracing::error!(
+                "{path} cannot be written: {error}; changes of metadata wait until there is space"
+            );
+            self.is_told = true;
+        }
+        tokio::time::sleep(FULL_DISK_PAUSE).await;
+        true
     }
 }
 

@@ -43,9 +43,20 @@ pub(crate) struct LogStore {
 struct Shared {
     disk: Arc<dyn Disk>,
     thread: DiskThread,
+    log_path: PathBuf,
     vote_path: PathBuf,
     committed_file: Arc<dyn File>,
     state: Mutex<State>,
+}
+
+impl Shared {
+    /// Appends to the file, which is returned to be synced.
+    fn append(&self, entries: &[Entry]) -> io::Result<Arc<dyn File>> {
+        let mut state = self.state.lock();
+        let bytes = state.log.append(entries)?;
+        state.bytes_appended += bytes;
+        Ok(state.log.file())
+    }
 }
 
 struct State {
@@ -103,6 +114,7 @@ impl LogStore {
         let shared = Shared {
             disk: Arc::clone(disk),
             thread: thread.clone(),
+            log_path: dir.join("log"),
             vote_path,
             committed_file,
             state: Mutex::new(state),
@@ -164,12 +176,16 @@ impl RaftLogStorage<TypeConfig> for LogStore {
             shared.state.lock().vote = Some(vote);
             Ok(())
         };
-        self.shared.thread.run(write).await
+        self.shared.thread.run_with_space(&self.shared.vote_path, write).await
     }
 
     async fn save_committed(&mut self, committed: Option<LogId>) -> Result<(), io::Error> {
         let Some(committed) = committed else { return Ok(()) };
-        self.shared.committed_file.write_all_at(&[&encode_committed(committed)], 0)?;
+        match self.shared.committed_file.write_all_at(&[&encode_committed(committed)], 0) {
+            // An old hint, or none, is as good while the disk is full.
+            Err(error) if error.kind() == io::ErrorKind::StorageFull => return Ok(()),
+            result => result?,
+        }
         self.shared.state.lock().committed = Some(committed);
         Ok(())
     }
@@ -184,10 +200,13 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         I::IntoIter: OptionalSend,
     {
         let entries: Vec<Entry> = entries.into_iter().collect();
-        let file = {
-            let mut state = self.shared.state.lock();
-            state.bytes_appended += state.log.append(&entries)?;
-            state.log.file()
+        let mut space = self.shared.thread.space_for(&self.shared.log_path);
+        let file = loop {
+            match self.shared.append(&entries) {
+                Ok(file) => break file,
+                Err(error) if space.is_awaited(&error).await => {}
+                Err(error) => return Err(error),
+            }
         };
         self.shared.thread.sync(file, Box::new(move |result| callback.io_completed(result)));
         Ok(())
@@ -207,7 +226,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
             }
             Ok(())
         };
-        self.shared.thread.run(rewrite).await
+        self.shared.thread.run_with_space(&self.shared.log_path, rewrite).await
     }
 }
 

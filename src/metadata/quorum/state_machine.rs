@@ -158,7 +158,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
 impl SnapshotFiles {
     async fn write(&self, content: Bytes) -> io::Result<()> {
         let files = self.clone();
-        self.thread.run(move || files.disk.replace(&files.path, &content)).await
+        self.thread.run_with_space(&self.path, move || files.disk.replace(&files.path, &content)).await
     }
 }
 

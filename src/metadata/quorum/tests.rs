@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use klamm_io::Disk;
 use klamm_protocol::records::cluster_metadata::FeatureLevelRecord;
-use klamm_testing::SimulatedDisk;
+use klamm_testing::{Failure, Fault, OperationKind, SimulatedDisk};
 use openraft::entry::RaftEntry;
-use openraft::storage::{RaftLogStorage, RaftLogStorageExt};
+use openraft::storage::{RaftLogReader, RaftLogStorage, RaftLogStorageExt};
 use openraft::testing::log::{StoreBuilder, Suite};
 use openraft::{EntryPayload, StorageError};
 
@@ -16,7 +16,7 @@ use super::entry::log_id;
 use super::log::LogStore;
 use super::log_file::LogFile;
 use super::state_machine::StateMachine;
-use super::{Batch, Entry, Runtime, TypeConfig};
+use super::{Batch, Entry, Runtime, TypeConfig, Vote};
 
 struct OnSimulatedDisk;
 
@@ -92,6 +92,35 @@ fn a_torn_tail_is_cut_off_at_every_byte() {
             cut_at += 1;
         }
     }
+}
+
+/// A quorum that fails ends the broker: while the disk is full, the log, the vote and the hint of what was
+/// committed must wait for space, or do without, and a node that stops must not wait for ever.
+#[test]
+fn a_full_disk_is_waited_for_until_the_node_stops() {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().start_paused(true).build().unwrap();
+    runtime.block_on(Runtime::scope(1, async {
+        let simulated = SimulatedDisk::new(1);
+        let disk: Arc<dyn Disk> = Arc::new(simulated.clone());
+        let (dir, thread) = (Path::new("/"), DiskThread::inline());
+        let mut store = LogStore::open(&disk, &thread, dir).unwrap();
+        for (name, times) in [("/log", 3), ("/vote", 3), ("/committed", 1)] {
+            simulated.inject(Fault::new(Failure::NoSpace).on(name).times(times));
+        }
+        store.blocking_append(entries(3)).await.unwrap();
+        store.save_committed(Some(log_id(1, 2))).await.unwrap();
+        store.save_vote(&Vote::new_committed(1, 7)).await.unwrap();
+        drop(store);
+        let mut store = LogStore::open(&disk, &thread, dir).unwrap();
+        assert_eq!(store.get_log_state().await.unwrap().last_log_id, Some(log_id(1, 2)));
+        assert_eq!(store.read_vote().await.unwrap(), Some(Vote::new_committed(1, 7)));
+
+        simulated.inject(Fault::new(Failure::NoSpace).of(OperationKind::Write));
+        thread.close();
+        let error = store.blocking_append(entries(4).split_off(3)).await.unwrap_err();
+        assert!(error.to_string().contains("No space left"), "{error}");
+    }));
 }
 
 /// Damage to what was acknowledged is no torn tail: starting without it would break what was promised.
