@@ -155,9 +155,16 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused_with_the_line() {
-        for content in
-            ["x\n0\n", "1\n0\n", "0\n", "0\n2\na 0 1\n", "0\n1\na 0\n", "0\n1\na -1 4\n", "0\n1\na 0 1 2\n"]
-        {
+        for content in [
+            "x\n0\n",
+            "1\n0\n",
+            "0\n",
+            "0\n2\na 0 1\n",
+            "0\n1\na 0\n",
+            "0\n1\na 0 12",
+            "0\n1\na -1 4\n",
+            "0\n1\na 0 1 2\n",
+        ] {
             let error = read_offsets(&disk_with(content), Path::new("/checkpoint")).unwrap_err();
             assert!(error.to_string().starts_with("read the checkpoint /checkpoint: "), "{error}");
         }

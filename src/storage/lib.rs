@@ -24,6 +24,7 @@ mod leader_epochs;
 mod log;
 mod open_files;
 mod partition_metadata;
+mod planted;
 mod positions;
 mod producer_snapshot;
 mod producers;
@@ -36,6 +37,8 @@ pub use config::{CleanupPolicy, LogConfig};
 pub use error::{ReadError, StorageError, StorageErrorKind};
 pub use leader_epochs::EpochEntry;
 pub use log::{AbortedTransaction, Appended, Log, LogSlice, Recovery};
+#[cfg(debug_assertions)]
+pub use planted::PlantedBug;
 pub use producers::{BATCHES_MAX, ProducerBatch, ProducerState};
 pub use segment::FoundOffset;
 pub use store::{

@@ -10,6 +10,7 @@ mod lookup;
 mod open;
 mod read;
 mod recovery;
+mod recovery_start;
 mod retention;
 mod snapshots;
 mod sync;
@@ -29,6 +30,7 @@ use crate::deletion::Deletions;
 use crate::error::{StorageError, StorageErrorKind};
 use crate::leader_epochs::{EpochEntry, LeaderEpochs};
 use crate::open_files::OpenFiles;
+use crate::planted::Planted;
 use crate::positions::Positions;
 use crate::producers::{ProducerState, Producers};
 use crate::segment::{LogSegment, SegmentPlace};
@@ -48,6 +50,7 @@ pub(crate) struct Environment {
     pub(crate) files: Arc<OpenFiles>,
     pub(crate) deletions: Deletions,
     pub(crate) producer_expiration_ms: i64,
+    pub(crate) planted: Planted,
     /// Writes the recovery points of a log directory. A checkpoint above what a truncation has left would keep
     /// recovery from looking at what is written there later.
     pub(crate) recovery_point_went_back: OnceLock<Box<CheckpointWriter>>,
@@ -71,6 +74,8 @@ pub struct Log {
     recovery_point: AtomicI64,
     /// Up to where the log was compacted, or [`NEVER_CLEANED`].
     cleaned_offset: AtomicI64,
+    /// Below this offset the indexes are on the disk too, and the snapshots of producers.
+    sealed_point: AtomicI64,
     writer: Mutex<Writer>,
     producers: Mutex<Producers>,
     epochs: RwLock<LeaderEpochs>,
@@ -113,6 +118,10 @@ struct Unsynced {
     folder: AtomicBool,
     /// `leader-epoch-checkpoint`.
     epochs: AtomicBool,
+    /// The removal of `recovery-start`, which waits for all the others.
+    recovery_start: AtomicBool,
+    /// The note of a sync that failed, where the disk would not take that either.
+    failed_sync: AtomicBool,
     /// When the log was last synced, in the clock's milliseconds.
     last_sync_ms: AtomicI64,
 }
@@ -161,6 +170,14 @@ impl Log {
     /// Everything below this offset is on the disk, whatever happens to the machine.
     pub fn recovery_point(&self) -> Offset {
         self.recovery_point.load(Ordering::Acquire)
+    }
+
+    /// What a checkpoint says of the recovery point. Where a flush has reached the end of the active segment, its
+    /// indexes are not on the disk with it; should the segment end just there, a recovery must not pass it by.
+    pub(crate) fn recovery_point_to_remember(&self) -> Offset {
+        let recovery_point = self.recovery_point();
+        let is_sealed = self.sealed_point.load(Ordering::Acquire) >= recovery_point;
+        if is_sealed || self.is_closed.load(Ordering::Acquire) { recovery_point } else { recovery_point - 1 }
     }
 
     /// Bytes of all segments, without their indexes.
@@ -250,10 +267,12 @@ impl Log {
     pub fn assign_epoch(&self, epoch: LeaderEpoch, start_offset: Offset) -> Result<(), StorageError> {
         self.check_writable("assign an epoch in")?;
         let mut epochs = self.epochs.write();
+        let before = epochs.clone();
         if !epochs.assign(epoch, start_offset) {
             return Ok(());
         }
-        self.write_epochs(&epochs)
+        // What is not in the file must be written with the next attempt.
+        self.write_epochs(&epochs).inspect_err(|_| *epochs = before)
     }
 
     /// As [`Log::check_usable`], for calls that change something.

@@ -22,6 +22,9 @@ use crate::deletion::{DELETED_FOLDER_SUFFIX, Deletions};
 use crate::error::{StorageError, StorageErrorKind};
 use crate::log::{Environment, Log, OpenLog};
 use crate::open_files::OpenFiles;
+#[cfg(debug_assertions)]
+use crate::planted::PlantedBug;
+use crate::planted::{Planted, planted};
 
 use directory::{Locked, LogDirectory};
 pub use foreign::{FolderContents, PartitionFolder, identity};
@@ -59,6 +62,9 @@ pub struct StoreSettings {
     pub open_files_max: usize,
     /// `producer.id.expiration.ms`.
     pub producer_expiration_ms: i64,
+    /// A mistake that the store is to make; tests plant it, to see that they notice.
+    #[cfg(debug_assertions)]
+    pub planted_bug: Option<PlantedBug>,
 }
 
 impl StoreSettings {
@@ -80,6 +86,8 @@ impl StoreSettings {
             recovery_threads: 2,
             open_files_max: 10_000,
             producer_expiration_ms: 24 * 60 * 60 * 1000,
+            #[cfg(debug_assertions)]
+            planted_bug: None,
         }
     }
 }
@@ -171,6 +179,10 @@ impl LogStore {
             random: settings.random,
             deletions: Deletions::default(),
             producer_expiration_ms: settings.producer_expiration_ms,
+            planted: Planted {
+                #[cfg(debug_assertions)]
+                bug: settings.planted_bug,
+            },
             recovery_point_went_back: OnceLock::new(),
         };
         let shared = Arc::new(Shared {
@@ -340,7 +352,9 @@ impl LogStore {
             Err(error) => return Err(StorageError::io(&from, "rename for deletion", &error)),
         }
         let failed = |error| StorageError::io(&from, "rename for deletion", &error);
-        disk.sync_dir(parent).map_err(failed)?;
+        if !planted!(self.shared.environment, DeleteWithoutSync) {
+            disk.sync_dir(parent).map_err(failed)?;
+        }
         tracing::debug!(partition = %tp, folder = %from.display(), "deleted a log");
         Ok(())
     }
@@ -380,6 +394,9 @@ impl LogStore {
         // What could not be deleted comes back with the next start, and was not closed in order.
         unclean.extend(self.shared.undeleted.lock().values().map(|undeleted| undeleted.directory));
         let mut failure = Ok(());
+        if planted!(self.shared.environment, CleanMarkFirst) {
+            self.shared.directories[0].mark_clean(&*self.shared.environment.disk, -1)?;
+        }
         for log in self.logs() {
             if let Err(error) = log.close() {
                 tracing::error!(partition = %log.topic_partition(), %error, "the log cannot be closed in order");

@@ -57,6 +57,8 @@ struct State {
     capacity_bytes: Option<u64>,
     faults: BTreeMap<FaultId, Fault>,
     fault_next: u64,
+    /// Whether the write that is done now fails half way.
+    half_written: bool,
     locks: BTreeSet<Inode>,
     operations: VecDeque<Operation>,
     counters: Counters,
@@ -77,6 +79,7 @@ impl SimulatedDisk {
             capacity_bytes: None,
             faults: BTreeMap::new(),
             fault_next: 0,
+            half_written: false,
             locks: BTreeSet::new(),
             operations: VecDeque::new(),
             counters: Counters::default(),
@@ -238,12 +241,17 @@ impl State {
             }
             self.changes_left = self.changes_left.map(|left| left - 1);
         }
-        let failure = self.faults.values_mut().find_map(|fault| fault.strike(call.kind, call.path));
-        if let Some(failure) = failure {
+        let strike = self.faults.values_mut().find_map(|fault| fault.strike(call.kind, call.path));
+        if let Some(strike) = strike {
             if let (OperationKind::SyncData, Some(inode)) = (call.kind, call.inode) {
                 self.image.fail_sync_data(inode);
             }
-            return Err(failure.error());
+            if strike.writes_half && call.kind == OperationKind::Write {
+                self.half_written = true;
+                let _ = action(self);
+                self.half_written = false;
+            }
+            return Err(strike.failure.error());
         }
         action(self)
     }
@@ -258,6 +266,9 @@ impl State {
 
     fn write(&mut self, inode: Inode, position: u64, mut bytes: Vec<u8>) -> io::Result<()> {
         let end = position.checked_add(bytes.len() as u64).ok_or(io::ErrorKind::InvalidInput)?;
+        if self.half_written {
+            bytes.truncate(bytes.len() / 2);
+        }
         let grows_by = end.saturating_sub(self.image.content(inode).len() as u64);
         let missing = grows_by - self.fitting(grows_by);
         bytes.truncate(bytes.len().saturating_sub(missing as usize));

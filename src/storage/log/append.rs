@@ -10,6 +10,7 @@ use klamm_records::{Batch, BatchHeader, ValidBatch};
 use super::{Log, Writer, roll_jitter_ms};
 use crate::config::LogConfig;
 use crate::error::{StorageError, StorageErrorKind};
+use crate::planted::planted;
 use crate::positions::Place;
 use crate::producers::Marker;
 use crate::segment::{LogSegment, WriteFailure};
@@ -131,6 +132,14 @@ impl Log {
         let segment = self.active();
         let parts: Vec<&[u8]> =
             group.iter().flat_map(|batch| batch.parts).filter(|part| !part.is_empty()).collect();
+        if planted!(self.environment, IndexBeforeLog) {
+            // The batch is in the indexes and counts before its bytes are there.
+            let position = segment.size();
+            self.count(&segment, group, config)?;
+            self.publish_end(last.header.next_offset(), &segment);
+            let failed = |error| StorageError::io(&segment.path(), "append to", &error);
+            return segment.file()?.write_all_at(&parts, position).map_err(failed);
+        }
         segment.write(&parts).map_err(|failure| match failure {
             WriteFailure::Undone(error) => error,
             WriteFailure::NotUndone(errors) => {
@@ -146,6 +155,9 @@ impl Log {
         let position = segment.size();
         self.positions.add_append(Place { offset, segment: segment.base_offset(), position });
         self.publish_end(offset, &segment);
+        if planted!(self.environment, RecoveryPointAhead) {
+            self.recovery_point.fetch_max(offset, Ordering::AcqRel);
+        }
         debug_assert!(offset > first.first_offset, "an append moves the end of the log on");
         Ok(())
     }
@@ -235,11 +247,6 @@ impl Log {
         // With the snapshot, a recovery of the new segment need not look at earlier ones.
         self.producers.lock().set_end_offset(base_offset);
         self.write_snapshot(writer)?;
-        if self.recovery_point() >= base_offset {
-            // All batches were synced while their segment took appends, without its indexes. A recovery would begin
-            // behind it and believe them, so they cannot wait for the next flush.
-            self.sync_segment(&active, Some(base_offset))?;
-        }
         self.unsynced.names.store(true, Ordering::Release);
         let segment = Arc::new(LogSegment::create(&self.place(), base_offset, config)?);
         let mut segments = Vec::clone(&self.segments.load());

@@ -9,7 +9,8 @@ use klamm_model::{Offset, TopicId, TopicPartition, Uuid};
 use parking_lot::{Mutex, RwLock};
 
 use super::leftovers::{self, Folder};
-use super::recovery::{Progress, Recovery};
+use super::recovery::{Progress, Recovery, first_to_recover};
+use super::recovery_start::{Cause, RecoveryStart};
 use super::snapshots::write_whole;
 use super::{Environment, Log, LogEnd, NEVER_CLEANED, Unsynced, Writer, roll_jitter_ms};
 use crate::checkpoint;
@@ -56,6 +57,8 @@ pub(crate) struct UncheckedLog {
     recovery_point: Option<Offset>,
     /// All below this offset is known to be in order.
     from: Offset,
+    /// From where on all is to be written again.
+    rewrite_from: Option<Offset>,
 }
 
 impl UncheckedLog {
@@ -77,6 +80,9 @@ impl UncheckedLog {
     /// Checks and mends the log.
     pub(crate) fn recover(self, progress: &Progress<'_>) -> Result<OpenedLog, StorageError> {
         let recovery = self.log.recover(self.from, progress)?;
+        if let Some(offset) = self.rewrite_from {
+            self.log.rewrite_from(offset)?;
+        }
         let recovery_point = self.recovery_point.unwrap_or(0).min(self.from);
         self.log.settle(Some(recovery_point))?;
         Ok(OpenedLog { log: self.log, recovery: Some(recovery) })
@@ -103,13 +109,17 @@ impl Log {
         let epochs = read_epochs(&environment, &open, &folder)?;
         let log = Log::new(environment, &open, topic_id, epochs.clone().unwrap_or_default(), &folder)?;
         log.remove_stray_snapshots(&folder)?;
+        let noted = RecoveryStart::read(&*log.environment.disk, &open.dir)?;
         let from = match epochs {
             // The batches tell the epochs, so all of them are looked at.
             None => Some(log.segments.load()[0].base_offset()),
             Some(_) => log.recovery_start(&folder, &open)?,
         };
-        if let Some(from) = from {
-            return Ok(Opening::Unchecked(UncheckedLog { log, recovery_point: open.recovery_point, from }));
+        if let Some(from) = log.noted_start(from, noted, open.recovery_point)? {
+            let rewrite_from =
+                noted.filter(|noted| noted.cause == Cause::FailedSync).map(|noted| noted.offset);
+            let recovery_point = open.recovery_point;
+            return Ok(Opening::Unchecked(UncheckedLog { log, recovery_point, from, rewrite_from }));
         }
         // A close leaves a snapshot of the end; without one the checkpoint may be of another time than the files.
         let end_offset = open.recovery_point.filter(|point| *point == 0 || folder.snapshots.contains(point));
@@ -212,6 +222,7 @@ impl Log {
             log_start_offset: AtomicI64::new(open.log_start_offset.unwrap_or(0).max(first_offset)),
             recovery_point: AtomicI64::new(0),
             cleaned_offset: AtomicI64::new(open.cleaned_offset.unwrap_or(NEVER_CLEANED)),
+            sealed_point: AtomicI64::new(first_offset),
             segments: ArcSwap::from_pointee(segments),
             end: ArcSwap::from_pointee(end),
             writer: Mutex::new(writer),
@@ -223,6 +234,8 @@ impl Log {
                 names: AtomicBool::new(!was_synced),
                 folder: AtomicBool::new(!was_synced),
                 epochs: AtomicBool::new(!was_synced),
+                recovery_start: AtomicBool::new(false),
+                failed_sync: AtomicBool::new(false),
                 last_sync_ms: AtomicI64::new(now_ms),
             },
             failure: OnceLock::new(),
@@ -267,9 +280,13 @@ impl Log {
             // Recovery has followed all producers up to the end. Later snapshots belong to what was cut.
             self.remove_snapshots_above(&mut writer, end)?;
             self.recovery_point.store(recovery_point.min(end), Ordering::Release);
+            let segments = self.segments.load();
+            let first = first_to_recover(&segments, recovery_point);
+            self.sealed_point.store(segments[first].base_offset(), Ordering::Release);
             return Ok(());
         }
         self.recovery_point.store(end, Ordering::Release);
+        self.sealed_point.store(end, Ordering::Release);
         if self.snapshot_offsets()?.is_empty() {
             // Kafka below 0.11 knew no producers, and a clean stop leaves a snapshot otherwise.
             self.producers.lock().set_end_offset(end);

@@ -12,6 +12,7 @@ use super::append::marker_of;
 use super::{Log, Writer};
 use crate::error::{StorageError, StorageErrorKind};
 use crate::open_files::file_path;
+use crate::planted::planted;
 use crate::producer_snapshot;
 use crate::producers::Producers;
 use crate::segment::{LOG_SUFFIX, LogSegment};
@@ -85,7 +86,8 @@ impl Log {
         self.segments.store(Arc::new(segments[..=last].to_vec()));
         let end_offset = self.producers.lock().end_offset().max(segments[last].base_offset());
         self.producers.lock().set_end_offset(end_offset);
-        self.publish_end(end_offset, &segments[last]);
+        let given_again = i64::from(planted!(self.environment, ReuseOffset));
+        self.publish_end((end_offset - given_again).max(0), &segments[last]);
         Ok(recovery)
     }
 
@@ -146,7 +148,7 @@ impl Log {
         let mut producers = self.producers.lock();
         let end_offset = producers.end_offset().max(segment.base_offset());
         producers.set_end_offset(end_offset);
-        let mut latest_epoch = self.latest_epoch();
+        let mut epoch = None;
         let mut walk = Walk::scan(&*file, &path, 0, size);
         let mut told = 0;
         let problem = loop {
@@ -164,9 +166,9 @@ impl Log {
                 Err(problem) => break Some(problem),
             };
             segment.add(header, &config)?;
-            if header.magic >= 2 && latest_epoch < Some(header.partition_leader_epoch) {
-                self.epochs.write().assign(header.partition_leader_epoch, header.base_offset);
-                latest_epoch = Some(header.partition_leader_epoch);
+            if header.magic >= 2 && epoch < Some(header.partition_leader_epoch) {
+                self.learn_epoch(header);
+                epoch = Some(header.partition_leader_epoch);
             }
             if let Some(completed) = producers.apply(header, marker) {
                 segment.add_transaction(&completed)?;
@@ -228,6 +230,16 @@ impl Log {
             offset = found.header.base_offset, "here whole batches begin again"
         );
         Ok(kept)
+    }
+
+    /// The file may be older than a truncation, and then tells an earlier epoch of what was written in place of the
+    /// old: the batches are right.
+    fn learn_epoch(&self, header: &BatchHeader) {
+        let mut epochs = self.epochs.write();
+        if epochs.epoch_of(header.base_offset) < Some(header.partition_leader_epoch) {
+            epochs.truncate_from_end(header.base_offset);
+            epochs.assign(header.partition_leader_epoch, header.base_offset);
+        }
     }
 
     /// As [`Log::write_snapshot`], also where there is one of that offset: it may be a wreck.
@@ -341,7 +353,7 @@ impl Log {
 }
 
 /// The number of the segment that holds an offset.
-fn first_to_recover(segments: &[Arc<LogSegment>], from: Offset) -> usize {
+pub(super) fn first_to_recover(segments: &[Arc<LogSegment>], from: Offset) -> usize {
     segments.partition_point(|segment| segment.base_offset() <= from).saturating_sub(1)
 }
 

@@ -10,6 +10,7 @@ use crate::checkpoint::epochs_content;
 use crate::error::StorageError;
 use crate::leader_epochs::{self, LeaderEpochs};
 use crate::open_files::file_path;
+use crate::planted::planted;
 use crate::producer_snapshot;
 
 impl Log {
@@ -20,7 +21,10 @@ impl Log {
             let producers = self.producers.lock();
             (producers.end_offset(), producer_snapshot::encode(&producers))
         };
-        if writer.snapshot_offset.is_some_and(|newest| newest >= offset) || offset == 0 {
+        if writer.snapshot_offset.is_some_and(|newest| newest >= offset)
+            || offset == 0
+            || planted!(self.environment, SkipProducerSnapshot)
+        {
             return Ok(());
         }
         let path = file_path(&self.dir, offset, producer_snapshot::SUFFIX);

@@ -11,6 +11,7 @@ use crate::error::StorageError;
 use crate::leader_epochs;
 use crate::open_files::file_path;
 use crate::partition_metadata;
+use crate::planted::planted;
 use crate::producer_snapshot;
 
 impl Log {
@@ -26,7 +27,7 @@ impl Log {
 
     /// Whether a rolled segment waits to be synced.
     pub fn has_unsynced_rolled(&self) -> bool {
-        self.recovery_point() < self.active().base_offset()
+        self.sealed_point.load(Ordering::Acquire) < self.active().base_offset()
     }
 
     /// When the log was last synced, by the clock's wall time.
@@ -39,39 +40,54 @@ impl Log {
         self.check_usable("sync")?;
         let now_ms = self.environment.clock.now_ms();
         self.unsynced.last_sync_ms.store(now_ms, Ordering::Relaxed);
-        if self.recovery_point() < offset {
+        let mut sealed_point = self.sealed_point.load(Ordering::Acquire);
+        if self.recovery_point() < offset || sealed_point < self.active().base_offset() {
             // After a failed sync the kernel may have dropped what it could not write: the log can no longer
             // say what is on the disk, and trying again would lie.
-            self.sync_segments(offset).map_err(|error| self.set_offline(error))?;
+            sealed_point = self.sync_segments(offset).map_err(|error| self.sync_failed(error))?;
         }
         self.sync_names()?;
         self.recovery_point.fetch_max(offset, Ordering::AcqRel);
-        Ok(())
+        self.sealed_point.fetch_max(sealed_point, Ordering::AcqRel);
+        if self.log_end_offset() <= offset { self.forget_recovery_start() } else { Ok(()) }
     }
 
-    fn sync_segments(&self, offset: Offset) -> Result<(), StorageError> {
-        let recovery_point = self.recovery_point();
+    fn sync_failed(&self, error: StorageError) -> StorageError {
+        if planted!(self.environment, SwallowFailedSync) {
+            return error;
+        }
+        self.note_failed_sync();
+        self.set_offline(error)
+    }
+
+    /// Returns where the first segment begins that is not on the disk with its indexes.
+    fn sync_segments(&self, offset: Offset) -> Result<Offset, StorageError> {
+        let mut sealed_point = self.sealed_point.load(Ordering::Acquire);
         let segments = self.segments.load_full();
-        let first = segments.partition_point(|segment| segment.base_offset() <= recovery_point);
+        let first = segments.partition_point(|segment| segment.base_offset() <= sealed_point);
         for (index, segment) in segments.iter().enumerate().skip(first.saturating_sub(1)) {
             if segment.base_offset() >= offset {
                 break;
             }
-            match self.sync_segment(segment, segments.get(index + 1).map(|next| next.base_offset())) {
+            let next_base = segments.get(index + 1).map(|next| next.base_offset());
+            match self.sync_segment(segment, next_base) {
                 // Retention was faster.
                 Err(error) if error.is_not_found() && segment.is_removed() => {}
                 result => result?,
             }
+            sealed_point = next_base.unwrap_or(sealed_point);
         }
-        Ok(())
+        Ok(sealed_point)
     }
 
-    pub(super) fn sync_segment(
+    fn sync_segment(
         &self,
         segment: &crate::segment::LogSegment,
         next_base: Option<Offset>,
     ) -> Result<(), StorageError> {
-        segment.sync_log()?;
+        if !planted!(self.environment, DropSegmentSync) {
+            segment.sync_log()?;
+        }
         // The indexes of the active segment are made anew by recovery.
         if let Some(next_base) = next_base {
             segment.sync_indexes()?;
@@ -83,10 +99,16 @@ impl Log {
     /// Syncs the names in the folder, the folder's own, and the small files whose loss would hurt.
     pub(super) fn sync_names(&self) -> Result<(), StorageError> {
         let unsynced = &self.unsynced;
-        once(&unsynced.epochs, || self.sync_file(&self.dir.join(leader_epochs::FILE_NAME)))?;
+        let skips_epochs = planted!(self.environment, SkipEpochSync);
+        once(&unsynced.epochs, || {
+            if skips_epochs { Ok(()) } else { self.sync_file(&self.dir.join(leader_epochs::FILE_NAME)) }
+        })?;
         let is_new = unsynced.folder.load(Ordering::Acquire);
         if is_new {
             self.sync_file(&self.dir.join(partition_metadata::FILE_NAME))?;
+        }
+        if planted!(self.environment, SkipNameSync) {
+            return Ok(());
         }
         once(&unsynced.names, || self.sync_dir(&self.dir))?;
         once(&unsynced.folder, || self.dir.parent().map_or(Ok(()), |parent| self.sync_dir(parent)))
@@ -97,7 +119,7 @@ impl Log {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
             result => result.map_err(|error| StorageError::io(path, "open for a sync", &error))?,
         };
-        file.sync_data().map_err(|error| StorageError::io(path, "sync", &error))
+        file.sync_data().map_err(|error| self.sync_failed(StorageError::io(path, "sync", &error)))
     }
 
     pub(super) fn sync_dir(&self, path: &Path) -> Result<(), StorageError> {

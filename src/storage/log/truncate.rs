@@ -7,6 +7,7 @@ use klamm_model::Offset;
 
 use super::{Log, LogEnd, Writer};
 use crate::error::StorageError;
+use crate::planted::planted;
 use crate::producers::Producers;
 use crate::segment::LogSegment;
 
@@ -50,6 +51,11 @@ impl Log {
         // A batch goes as a whole, so the log may end before the offset that was asked for.
         let end_offset = cut.map_or(Ok(offset), |found| active.first_offset_of(&found))?.min(offset);
         let went_back = self.move_points_back_to(end_offset);
+        self.sealed_point.fetch_min(active.base_offset(), Ordering::AcqRel);
+        if went_back {
+            // Before anything is cut: should the power go on the way, the next start looks at what is left.
+            self.write_recovery_points()?;
+        }
         // Readers see the new end first, and what they remember is void from then on. Then the files go, the
         // last one first: a crash leaves a log that ends between the new end and the old one, without a hole.
         self.end.store(Arc::new(LogEnd { offset: end_offset, segment: active.base_offset(), position }));
@@ -61,12 +67,13 @@ impl Log {
         active.truncate(offset)?;
         // What was cut must not come back from under what is written in its place: half of each would be a log
         // that no leader ever had.
-        active.sync_log()?;
+        if !planted!(self.environment, TruncateWithoutSync) {
+            active.sync_log()?;
+        }
         self.sync_dir(&self.dir)?;
         self.log_start_offset.fetch_min(end_offset, Ordering::AcqRel);
         self.truncate_epochs(end_offset)?;
-        self.reload_producers(writer, end_offset)?;
-        if went_back { self.write_recovery_points() } else { Ok(()) }
+        self.reload_producers(writer, end_offset)
     }
 
     fn truncate_epochs(&self, end_offset: Offset) -> Result<(), StorageError> {
@@ -77,6 +84,10 @@ impl Log {
     pub(super) fn restart_at(&self, writer: &mut Writer, offset: Offset) -> Result<(), StorageError> {
         writer.truncations += 1;
         let went_back = self.move_points_back_to(offset);
+        self.sealed_point.store(offset, Ordering::Release);
+        if went_back {
+            self.write_recovery_points()?;
+        }
         let segments = self.segments.load_full();
         for segment in segments.iter().rev() {
             self.remove_now(segment)?;
@@ -95,8 +106,7 @@ impl Log {
         *self.producers.lock() = Producers::starting_at(offset);
         let mut epochs = self.epochs.write();
         epochs.clear();
-        self.write_epochs(&epochs)?;
-        if went_back { self.write_recovery_points() } else { Ok(()) }
+        self.write_epochs(&epochs)
     }
 
     /// Lets the recovery point and the end of what was compacted be no further than the log. Returns whether

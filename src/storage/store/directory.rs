@@ -78,7 +78,7 @@ impl Locked {
             }
             _ => StorageError::io(path, "open the log directory", &error),
         };
-        make_durably(disk, path).map_err(not_writable)?;
+        disk.create_dir_all(path).map_err(not_writable)?;
         let lock = disk.lock(&path.join(LOCK_FILE)).map_err(|error| match error.kind() {
             io::ErrorKind::WouldBlock => {
                 StorageError::new(path, "lock the log directory", StorageErrorKind::Locked)
@@ -86,6 +86,9 @@ impl Locked {
             _ => not_writable(error),
         })?;
         let meta = MetaProperties::read(disk, path)?;
+        if meta.is_none() {
+            sync_ancestors(disk, path).map_err(not_writable)?;
+        }
         Ok(Locked { path: path.to_owned(), lock, meta })
     }
 
@@ -157,17 +160,14 @@ impl Locked {
     }
 }
 
-/// Makes a directory with those above it, so that none of them is lost in a power cut.
-fn make_durably(disk: &dyn Disk, path: &Path) -> io::Result<()> {
-    let mut made = Vec::new();
-    for ancestor in path.ancestors().take_while(|ancestor| !ancestor.as_os_str().is_empty()) {
-        if disk.exists(ancestor)? {
-            break;
-        }
-        made.push(ancestor);
-    }
-    disk.create_dir_all(path)?;
-    made.into_iter().filter_map(Path::parent).try_for_each(|parent| disk.sync_dir(parent))
+/// Brings the names of a new log directory and of those above it to the disk. Whether this process made them, or
+/// one before it that got no further, nobody can tell.
+fn sync_ancestors(disk: &dyn Disk, path: &Path) -> io::Result<()> {
+    path.ancestors().filter_map(Path::parent).try_for_each(|parent| match disk.sync_dir(parent) {
+        // It was there before: who may not read it cannot have made it.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+        result => result,
+    })
 }
 
 /// Partitions without `meta.properties` were once part of a cluster; which one, nobody can tell.

@@ -8,6 +8,7 @@ use super::{LogStore, Shared, Unopened};
 use crate::checkpoint::{self, Offsets};
 use crate::error::StorageError;
 use crate::log::Log;
+use crate::planted::planted;
 
 impl LogStore {
     /// Remembers high watermarks, and writes the checkpoint files of all directories: recovery points, log start
@@ -45,6 +46,11 @@ impl LogStore {
     /// nothing to do; to be called often, on a thread that may block.
     pub fn flush_due(&self, now_ms: TimestampMs) {
         for log in self.logs() {
+            if log.failure().is_some() {
+                // It said so when it went offline, and the disk may be back.
+                let _ = log.note_failed_sync_again();
+                continue;
+            }
             let is_due = log
                 .config()
                 .flush_ms
@@ -127,11 +133,16 @@ impl Shared {
     }
 
     fn recovery_points_in(&self, directory: Uuid) -> Offsets {
-        self.offsets_in(directory, |log| Some(log.recovery_point()), |unopened| unopened.recovery_point)
+        self.offsets_in(
+            directory,
+            |log| Some(log.recovery_point_to_remember()),
+            |unopened| unopened.recovery_point,
+        )
     }
 
     fn log_start_offsets_in(&self, directory: Uuid) -> Offsets {
-        let of_log = |log: &Log| log.has_start_within_segment().then(|| log.log_start_offset());
+        let forgets = planted!(self.environment, ForgetLogStart);
+        let of_log = |log: &Log| (log.has_start_within_segment() && !forgets).then(|| log.log_start_offset());
         self.offsets_in(directory, of_log, |unopened| unopened.log_start_offset)
     }
 

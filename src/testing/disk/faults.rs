@@ -71,6 +71,11 @@ impl Counters {
         self.calls.get(&kind).copied().unwrap_or(0)
     }
 
+    /// All calls: the places at which one can fail.
+    pub fn total(&self) -> u64 {
+        self.calls.values().sum()
+    }
+
     /// The calls that change the disk: the crash points that a run has.
     pub fn changes(&self) -> u64 {
         self.calls.iter().filter(|(kind, _)| kind.is_change()).map(|(_, count)| count).sum()
@@ -105,12 +110,21 @@ pub struct Fault {
     path_part: Option<String>,
     skipped: u64,
     times: Option<u64>,
+    writes_half: bool,
+}
+
+/// How a call fails.
+#[derive(Clone, Copy)]
+pub(super) struct Strike {
+    pub(super) failure: Failure,
+    /// Whether a write has written the first half of its bytes before.
+    pub(super) writes_half: bool,
 }
 
 impl Fault {
     /// A fault of every call from now on, until it is cleared.
     pub fn new(failure: Failure) -> Fault {
-        Fault { failure, kind: None, path_part: None, skipped: 0, times: None }
+        Fault { failure, kind: None, path_part: None, skipped: 0, times: None, writes_half: false }
     }
 
     /// Only calls of this kind.
@@ -138,8 +152,14 @@ impl Fault {
         self
     }
 
+    /// A write that fails so has written the first half of its bytes, as when space runs out on the way.
+    pub fn after_half_a_write(mut self) -> Fault {
+        self.writes_half = true;
+        self
+    }
+
     /// Counts a call, and answers how it fails if it does.
-    pub(super) fn strike(&mut self, kind: OperationKind, path: &Path) -> Option<Failure> {
+    pub(super) fn strike(&mut self, kind: OperationKind, path: &Path) -> Option<Strike> {
         let matches = self.kind.is_none_or(|wanted| wanted == kind)
             && self.path_part.as_ref().is_none_or(|part| path.to_string_lossy().contains(part));
         if !matches || self.times == Some(0) {
@@ -150,7 +170,7 @@ impl Fault {
             return None;
         }
         self.times = self.times.map(|times| times - 1);
-        Some(self.failure)
+        Some(Strike { failure: self.failure, writes_half: self.writes_half })
     }
 }
 

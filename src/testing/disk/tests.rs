@@ -417,3 +417,16 @@ fn what_is_durable_can_be_looked_at_without_a_crash() {
     file.sync_data().unwrap();
     assert_eq!(disk.durable_content("/a").as_deref(), Some(&b"data"[..]));
 }
+
+/// Space that runs out on the way leaves half of the bytes behind; a writer that counts on all or nothing does not
+/// cut them off.
+#[test]
+fn a_write_may_fail_half_way() {
+    let (disk, file) = disk_with("/a", b"data");
+    disk.inject(Fault::new(Failure::NoSpace).of(OperationKind::Write).times(1).after_half_a_write());
+    assert!(file.write_all_at(&[b"more"], 4).is_err());
+    assert_eq!(disk.read(path("/a")).unwrap(), b"datamo");
+    file.write_all_at(&[b"more"], 4).unwrap();
+    assert_eq!(disk.read(path("/a")).unwrap(), b"datamore");
+    assert_eq!(disk.counters().total(), disk.operations().len() as u64);
+}

@@ -16,10 +16,16 @@ mod compaction_rules;
 mod compaction_world;
 mod crashes;
 mod directories;
+mod every_call;
 mod faults;
 mod fixtures;
+mod invariants;
+#[cfg(debug_assertions)]
+mod planted;
 mod random_crashes;
 mod recovery;
 mod retention;
+mod scenarios;
 mod support;
 mod truncation;
+mod world;
