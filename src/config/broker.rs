@@ -108,6 +108,8 @@ macro_rules! broker_config {
 broker_config! {
     auto_create_topics_enable: bool = "auto.create.topics.enable";
     broker_heartbeat_interval_ms: i32 = "broker.heartbeat.interval.ms";
+    add_partitions_to_txn_retry_backoff_max_ms: i32 = "add.partitions.to.txn.retry.backoff.max.ms";
+    add_partitions_to_txn_retry_backoff_ms: i32 = "add.partitions.to.txn.retry.backoff.ms";
     broker_session_timeout_ms: i32 = "broker.session.timeout.ms";
     connections_max_idle_ms: i64 = "connections.max.idle.ms";
     controller_quorum_election_backoff_max_ms: i32 = "controller.quorum.election.backoff.max.ms";
@@ -166,7 +168,13 @@ broker_config! {
     socket_receive_buffer_bytes: i32 = "socket.receive.buffer.bytes";
     socket_request_max_bytes: i32 = "socket.request.max.bytes";
     socket_send_buffer_bytes: i32 = "socket.send.buffer.bytes";
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: i32 =
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms";
     transaction_max_timeout_ms: i32 = "transaction.max.timeout.ms";
+    transaction_partition_verification_enable: bool = "transaction.partition.verification.enable";
+    transaction_remove_expired_transaction_cleanup_interval_ms: i32 =
+        "transaction.remove.expired.transaction.cleanup.interval.ms";
+    transaction_state_log_load_buffer_size: i32 = "transaction.state.log.load.buffer.size";
     transaction_state_log_min_isr: i32 = "transaction.state.log.min.isr";
     transaction_state_log_num_partitions: i32 = "transaction.state.log.num.partitions";
     transaction_state_log_replication_factor: i16 = "transaction.state.log.replication.factor";

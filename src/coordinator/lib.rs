@@ -1,24 +1,32 @@
-//! The group coordinator: classic consumer groups and committed offsets, kept in `__consumer_offsets`.
+//! The coordinators: classic consumer groups and committed offsets, kept in `__consumer_offsets`, and transactions,
+//! kept in `__transaction_state`.
 //!
-//! `group` holds the pure state machine of one partition of that topic; `runtime` gives each partition
-//! that this node leads a mailbox, a log and a timer; `api` turns version-free requests into messages
-//! to the right mailboxes and joins their replies.
+//! `group` and `transaction` hold the pure state machines of one partition of these topics, `machine` what they
+//! have in common; `runtime` gives each partition that this node leads a mailbox, a log and a timer; `api` turns
+//! version-free requests into messages to the right mailboxes and joins their replies.
 //!
 //! This crate must never open a file or a socket, never answer before the records that the answer rests
 //! on are below the high watermark, and never change what the log persists except through
-//! [`group::GroupShard::replay`]. The state machine in `group` must never read a clock, draw a random
-//! number or spawn a task: time and randomness are handed to it.
+//! [`group::GroupShard::replay`] and [`transaction::TransactionShard::replay`]. The state machines must never read
+//! a clock, draw a random number or spawn a task: time and randomness are handed to them.
 
 mod api;
 mod coordinator;
+mod deadlines;
 pub mod group;
+pub mod machine;
 pub mod runtime;
 mod settings;
+pub mod transaction;
+mod transaction_coordinator;
 
+pub use api::Question;
 pub use coordinator::{Client, GroupCoordinator, GroupEnvironment};
-pub use settings::GroupSettings;
+pub use settings::{GroupSettings, TransactionSettings};
+pub use transaction_coordinator::{TransactionCoordinator, TransactionEnvironment};
 
-/// The partition of `__consumer_offsets` that a group belongs to, out of `count`: the absolute value of
+/// The partition of `__consumer_offsets` that a group belongs to, or of `__transaction_state` that a transactional
+/// id belongs to, out of `count`: the absolute value of
 /// Java's `String.hashCode`, 0 for the smallest int, as Kafka's `Utils.abs`.
 pub fn partition_of(group: &str, count: i32) -> i32 {
     let hash =

@@ -3,15 +3,16 @@
 use bytes::Bytes;
 use klamm_model::{ErrorCode, LeaderEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs, TimestampType};
 use klamm_records::{AppendRules, InvalidRecords, ValidBatch, validate_for_append};
-use klamm_storage::StorageError;
+use klamm_storage::{ProducerState, StorageError};
 
 use crate::sequence::{self, Refusal, Verdict};
+use crate::transactions::VerificationGuard;
 use crate::{Partition, Role};
 
 pub use klamm_records::Origin;
 
 /// How to append.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct AppendOptions {
     /// Who appends: a client or a coordinator of this node.
     pub origin: Origin,
@@ -21,6 +22,8 @@ pub struct AppendOptions {
     pub acks: i16,
     /// For a coordinator: the epoch in which it was loaded. It must not write as the leader of another.
     pub expected_leader_epoch: Option<LeaderEpoch>,
+    /// Of the first batch of a transaction: what [`Partition::verify_transaction`] gave.
+    pub guard: Option<VerificationGuard>,
 }
 
 /// Where records were put.
@@ -80,11 +83,29 @@ pub enum AppendError {
         /// The last sequence that the partition has.
         last: i32,
     },
-    /// A transactional batch, and no transaction is known here.
+    /// A transactional batch, and no transaction is known to be open here.
     #[error("producer {producer} has no transaction under way")]
     NoTransaction {
         /// The producer.
         producer: ProducerId,
+    },
+    /// A batch outside of the transaction that its producer has under way.
+    #[error("producer {producer} has a transaction under way, and the batch is not part of it")]
+    NotTransactional {
+        /// The producer.
+        producer: ProducerId,
+    },
+    /// A marker of a transaction coordinator that another one has taken over from.
+    #[error(
+        "the marker of producer {producer} is of coordinator epoch {found}, the partition has seen {current}"
+    )]
+    CoordinatorFenced {
+        /// The producer.
+        producer: ProducerId,
+        /// The epoch of the marker.
+        found: i32,
+        /// The epoch of the partition.
+        current: i32,
     },
     /// The disk failed: nothing was appended, or the log is offline.
     #[error(transparent)]
@@ -104,6 +125,19 @@ impl Partition {
             let (log_start_offset, flush_due) = (self.log.log_start_offset(), self.log.is_flush_due());
             return Ok(Appended { leader_epoch, log_start_offset, flush_due, ..duplicate });
         }
+        let appended = self.append_batches(&batches, &rules)?;
+        for batch in batches.iter().filter(|batch| batch.header.is_transactional()) {
+            self.transaction_began(batch.header.producer_id);
+        }
+        Ok(appended)
+    }
+
+    /// Appends batches that were judged. The caller holds the writer's lock.
+    pub(crate) fn append_batches(
+        &self,
+        batches: &[ValidBatch],
+        rules: &AppendRules,
+    ) -> Result<Appended, AppendError> {
         let (first, last) = (batches.first(), batches.last());
         let mut appended = Appended {
             // Old clients may send no whole message; that is no error, and nothing is appended.
@@ -114,13 +148,13 @@ impl Partition {
                 _ => -1,
             },
             log_start_offset: self.log.log_start_offset(),
-            leader_epoch,
+            leader_epoch: rules.leader_epoch,
             flush_due: false,
         };
         if !batches.is_empty() {
-            self.check_fits_a_segment(&batches)?;
-            appended.flush_due = self.log.append(&batches)?.flush_due;
-            self.after_local_append(leader_epoch);
+            self.check_fits_a_segment(batches)?;
+            appended.flush_due = self.log.append(batches)?.flush_due;
+            self.after_local_append(rules.leader_epoch);
         }
         Ok(appended)
     }
@@ -131,7 +165,7 @@ impl Partition {
         self.log.flush()
     }
 
-    fn check_may_append(&self, options: &AppendOptions) -> Result<LeaderEpoch, AppendError> {
+    pub(crate) fn check_may_append(&self, options: &AppendOptions) -> Result<LeaderEpoch, AppendError> {
         let state = self.state.lock();
         let Role::Leader(leader) = &state.role else {
             return Err(AppendError::NotLeader);
@@ -147,7 +181,7 @@ impl Partition {
         Ok(state.leader_epoch)
     }
 
-    fn append_rules(&self, leader_epoch: LeaderEpoch, options: &AppendOptions) -> AppendRules {
+    pub(crate) fn append_rules(&self, leader_epoch: LeaderEpoch, options: &AppendOptions) -> AppendRules {
         let settings = self.settings.load();
         AppendRules {
             produce_version: options.produce_version,
@@ -190,27 +224,31 @@ impl Partition {
         options: &AppendOptions,
     ) -> Result<Option<Appended>, AppendError> {
         for batch in batches.iter().map(|batch| &batch.header).filter(|header| header.has_producer_id()) {
-            if options.origin != Origin::Client {
-                continue;
+            let known = self.log.producer(batch.producer_id);
+            let judged = match options.origin {
+                Origin::Client => sequence::judge(batch, known.as_ref()),
+                Origin::Coordinator => sequence::judge_epoch(batch, known.as_ref()),
+            };
+            if let Ok(Verdict::Duplicate(kept)) = &judged {
+                return Ok(Some(Appended {
+                    base_offset: kept.base_offset,
+                    last_offset: kept.last_offset,
+                    log_append_time: kept.timestamp,
+                    log_start_offset: self.log.log_start_offset(),
+                    leader_epoch: LeaderEpoch::NONE,
+                    flush_due: false,
+                }));
             }
             if batch.is_transactional() {
-                return Err(AppendError::NoTransaction { producer: batch.producer_id });
+                self.check_in_transaction(batch, known.as_ref(), options.guard.as_ref())?;
             }
-            let known = self.log.producer(batch.producer_id);
-            match sequence::judge(batch, known.as_ref()) {
-                Ok(Verdict::Append) => {}
-                Ok(Verdict::Duplicate(kept)) => {
-                    return Ok(Some(Appended {
-                        base_offset: kept.base_offset,
-                        last_offset: kept.last_offset,
-                        log_append_time: kept.timestamp,
-                        log_start_offset: self.log.log_start_offset(),
-                        leader_epoch: LeaderEpoch::NONE,
-                        flush_due: false,
-                    }));
-                }
-                Err(refusal) => return Err(refused(batch, refusal)),
+            let is_in_transaction = |known: &ProducerState| {
+                known.epoch == batch.producer_epoch && known.current_txn_first_offset.is_some()
+            };
+            if !batch.is_transactional() && known.as_ref().is_some_and(is_in_transaction) {
+                return Err(AppendError::NotTransactional { producer: batch.producer_id });
             }
+            judged.map_err(|refusal| refused(batch, refusal))?;
         }
         Ok(None)
     }
@@ -257,7 +295,10 @@ impl AppendError {
             AppendError::Invalid(invalid) => invalid.code,
             AppendError::ProducerFenced { .. } => ErrorCode::InvalidProducerEpoch,
             AppendError::OutOfOrderSequence { .. } => ErrorCode::OutOfOrderSequenceNumber,
-            AppendError::NoTransaction { .. } => ErrorCode::InvalidTxnState,
+            AppendError::NoTransaction { .. } | AppendError::NotTransactional { .. } => {
+                ErrorCode::InvalidTxnState
+            }
+            AppendError::CoordinatorFenced { .. } => ErrorCode::TransactionCoordinatorFenced,
             AppendError::Storage(_) => ErrorCode::KafkaStorageError,
         }
     }

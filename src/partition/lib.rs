@@ -12,6 +12,7 @@ mod look_up;
 mod read;
 mod sequence;
 mod settings;
+mod transactions;
 mod waiters;
 mod watermarks;
 
@@ -30,9 +31,11 @@ pub use leader::{FollowerProgress, IsrChange, Leadership};
 pub use look_up::{FoundTimestamp, LookUp, LookUpError};
 pub use read::{PartitionRead, ReadError, ReadOptions, Reader};
 pub use settings::PartitionSettings;
+pub use transactions::{TransactionMarker, Verification, VerificationGuard};
 pub use watermarks::PartitionOffsets;
 
 use leader::LeaderState;
+use transactions::Verifications;
 use waiters::Waiters;
 use watermarks::Watermarks;
 
@@ -49,6 +52,8 @@ pub struct Partition {
     writer: Mutex<()>,
     state: Mutex<State>,
     waiters: Waiters,
+    /// Taken after any other lock, and held for a few instructions.
+    verifications: Mutex<Verifications>,
 }
 
 struct State {
@@ -88,6 +93,7 @@ impl Partition {
             writer: Mutex::new(()),
             state: Mutex::new(state),
             waiters: Waiters::default(),
+            verifications: Mutex::default(),
         }
     }
 

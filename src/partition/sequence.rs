@@ -56,6 +56,14 @@ pub(crate) fn judge(batch: &BatchHeader, known: Option<&ProducerState>) -> Resul
     }
 }
 
+/// As [`judge`] for what a coordinator writes into a client's transaction: it carries no sequences.
+pub(crate) fn judge_epoch(batch: &BatchHeader, known: Option<&ProducerState>) -> Result<Verdict, Refusal> {
+    match known {
+        Some(known) if batch.producer_epoch < known.epoch => Err(Refusal::Fenced { current: known.epoch }),
+        _ => Ok(Verdict::Append),
+    }
+}
+
 /// Sequences run from 0 to `i32::MAX` and wrap.
 fn follows(last: i32, next: i32) -> bool {
     i64::from(next) == i64::from(last) + 1 || (next == 0 && last == i32::MAX)

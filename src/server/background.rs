@@ -6,16 +6,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use klamm_config::{BrokerConfig, CompressionType, DynamicConfigs, TopicConfig};
-use klamm_coordinator::GroupCoordinator;
 use klamm_io::Clock;
 use klamm_metadata::{Image, PartitionState, Topic};
-use klamm_model::{NodeId, Offset, TopicId, TopicPartition, topic_name};
+use klamm_model::{NodeId, Offset, TopicId, TopicPartition};
 use klamm_partition::{Leadership, Partition, PartitionSettings};
 use klamm_records::Compression;
 use klamm_storage::{CleanupPolicy, Log, LogConfig, LogStore, StorageError, StorageErrorKind};
 use tokio::sync::{Notify, watch};
 
 use crate::context::{Context, dynamic_broker_configs, topic_config};
+use crate::coordinators::Coordinators;
 use crate::limits::Limits;
 use crate::partition_table::{LocalTopic, PartitionTable, Table};
 use crate::stop::Stop;
@@ -39,7 +39,7 @@ pub(crate) struct Follower {
     pub(crate) static_config: Arc<BrokerConfig>,
     pub(crate) store: Arc<LogStore>,
     pub(crate) partitions: Arc<PartitionTable>,
-    pub(crate) groups: Arc<GroupCoordinator>,
+    pub(crate) coordinators: Coordinators,
     pub(crate) clock: Arc<dyn Clock>,
     /// Whether a log that belongs to no topic of the cluster may be deleted; see `strays`.
     pub(crate) deletes_strays: bool,
@@ -63,7 +63,7 @@ impl Follower {
         static_config: Arc<BrokerConfig>,
         store: Arc<LogStore>,
         partitions: Arc<PartitionTable>,
-        groups: Arc<GroupCoordinator>,
+        coordinators: Coordinators,
         clock: Arc<dyn Clock>,
         deletes_strays: bool,
     ) -> (Follower, Applied) {
@@ -73,7 +73,7 @@ impl Follower {
             static_config,
             store,
             partitions,
-            groups,
+            coordinators,
             clock,
             deletes_strays,
             applied,
@@ -106,10 +106,10 @@ impl Follower {
             }
             if !gone.is_empty() {
                 let names: Vec<String> = gone.iter().map(|topic| topic.name.to_string()).collect();
-                self.groups.on_topics_deleted(&names);
+                self.coordinators.groups.on_topics_deleted(&names);
             }
         }
-        let mut opened_offsets = Vec::new();
+        let mut of_coordinators = Vec::new();
         for topic in image.topics.values() {
             let before = last.as_ref().and_then(|last| last.topic(topic.id));
             let config_changed = brokers_changed
@@ -122,16 +122,11 @@ impl Follower {
                 continue;
             }
             let config = topic_config(image, &topic.name, self.node_id, &self.static_config);
-            self.follow_topic(&mut table, topic, &config, &mut opened_offsets);
+            self.follow_topic(&mut table, topic, &config, &mut of_coordinators);
         }
         self.partitions.replace(table);
-        // The coordinator looks its partitions up in the table, so it hears of them after it was replaced.
-        for (index, partition) in opened_offsets {
-            match partition.is_leader() {
-                true => self.groups.on_elected(index, partition.leader_epoch()),
-                false => self.groups.on_resigned(index),
-            }
-        }
+        // Coordinators look their partitions up in the table, so they hear of them after it was replaced.
+        of_coordinators.iter().for_each(|partition| self.coordinators.on_leadership(partition));
         self.applied.send_replace(image.offset);
     }
 
@@ -153,9 +148,7 @@ impl Follower {
                 replicas: Vec::new(),
                 isr: Vec::new(),
             });
-            if &*topic.name == topic_name::GROUP_METADATA {
-                self.groups.on_resigned(*index);
-            }
+            self.coordinators.on_resigned(&topic.name, *index);
             if let Err(error) = self.store.delete(partition.topic_partition()) {
                 tracing::error!("partition {} was not deleted: {error}", partition.topic_partition());
             }
@@ -197,7 +190,7 @@ impl Follower {
         table: &mut Table,
         topic: &Topic,
         config: &TopicConfig,
-        offsets: &mut Vec<(i32, Arc<Partition>)>,
+        of_coordinators: &mut Vec<Arc<Partition>>,
     ) {
         let mut local = table.topic(topic.id).map_or_else(
             || LocalTopic { name: topic.name.clone(), id: topic.id, partitions: imbl::OrdMap::new() },
@@ -210,8 +203,8 @@ impl Follower {
             let name = TopicPartition::new(topic.name.clone(), index);
             match self.follow_partition(local.partitions.get(&index), &name, topic, state, config) {
                 Ok(partition) => {
-                    if &*topic.name == topic_name::GROUP_METADATA {
-                        offsets.push((index, partition.clone()));
+                    if Coordinators::own(&topic.name) {
+                        of_coordinators.push(partition.clone());
                     }
                     local.partitions.insert(index, partition);
                     if self.unopened.remove(&(topic.id, index)).is_some_and(|failure| !failure.is_empty()) {
@@ -219,10 +212,9 @@ impl Follower {
                     }
                 }
                 Err(error) => {
-                    let is_coordinator =
-                        &*topic.name == topic_name::GROUP_METADATA && state.leader == Some(self.node_id);
-                    if is_coordinator && error.kind == StorageErrorKind::Recovering {
-                        self.groups.on_recovering(index);
+                    let is_leader = state.leader == Some(self.node_id);
+                    if is_leader && error.kind == StorageErrorKind::Recovering {
+                        self.coordinators.on_recovering(&topic.name, index);
                     }
                     self.note_unopened(topic.id, &name, &error);
                 }

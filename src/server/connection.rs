@@ -14,10 +14,10 @@ use std::task::{self, Poll};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
-use klamm_io::Stream;
+use klamm_io::{BoxFuture, Stream};
 use klamm_protocol::{ApiKey, Chunk};
 
-use crate::api::{self, Answer, Closed, Handler, Reply};
+use crate::api::{self, Answer, Begun, Closed, Handler, Reply};
 use crate::context::Context;
 use crate::listener::Endpoint;
 use crate::stop::Stop;
@@ -82,6 +82,7 @@ pub(crate) async fn serve(
         };
         match dispatch(frame, &context, &endpoint, &stream)? {
             Dispatched::Pipelined(answer) => answers.push_back(answer),
+            Dispatched::Begins(answer, counted) => answers.push_back(counted.of(answer.await?)),
             Dispatched::Serial(answer) => {
                 outlet.send_all(&mut answers).await?;
                 outlet.send(answer.await?).await?;
@@ -104,6 +105,7 @@ pub(crate) async fn serve(
 
 enum Dispatched {
     Pipelined(UnderWay),
+    Begins(BoxFuture<'static, Result<Answer, Closed>>, Counted),
     Serial(UnderWay),
     Waiting(UnderWay),
 }
@@ -111,10 +113,21 @@ enum Dispatched {
 /// An answer under way; it counts its request when it is ready.
 struct UnderWay {
     answer: Answer,
+    counted: Counted,
+}
+
+/// What is counted of a request.
+struct Counted {
     /// None for what is not of Kafka's protocol.
     key: Option<ApiKey>,
     since: Duration,
     context: Arc<Context>,
+}
+
+impl Counted {
+    fn of(self, answer: Answer) -> UnderWay {
+        UnderWay { answer, counted: self }
+    }
 }
 
 impl Future for UnderWay {
@@ -122,9 +135,10 @@ impl Future for UnderWay {
 
     fn poll(mut self: Pin<&mut UnderWay>, cx: &mut task::Context<'_>) -> Poll<Self::Output> {
         let polled = self.answer.as_mut().poll(cx);
-        if let (true, Some(key)) = (polled.is_ready(), self.key) {
-            let duration = self.context.clock.monotonic().saturating_sub(self.since);
-            self.context.metrics.requests(key).count(duration);
+        let Counted { key, since, context } = &self.counted;
+        if let (true, Some(key)) = (polled.is_ready(), *key) {
+            let duration = context.clock.monotonic().saturating_sub(*since);
+            context.metrics.requests(key).count(duration);
         }
         polled
     }
@@ -138,19 +152,22 @@ fn dispatch(
     endpoint: &Arc<Endpoint>,
     stream: &Arc<dyn Stream>,
 ) -> Result<Dispatched, Closed> {
-    let since = context.clock.monotonic();
+    let (since, context) = (context.clock.monotonic(), context.clone());
     context.metrics.received_bytes.fetch_add(4 + frame.len() as u64, Ordering::Relaxed);
     if let Some((correlation_id, message)) = api::quorum_message(&frame, endpoint) {
         let answer = api::answer_quorum(context.clone(), correlation_id, message);
-        return Ok(Dispatched::Pipelined(UnderWay { answer, key: None, since, context: context.clone() }));
+        let counted = Counted { key: None, since, context };
+        return Ok(Dispatched::Pipelined(counted.of(answer)));
     }
     let (call, reader, entry) = api::open(frame, endpoint.clone(), stream.peer_addr(), stream.local_addr())?;
-    let under_way = |answer| UnderWay { answer, key: Some(entry.key), since, context: context.clone() };
-    let context = context.clone();
+    let counted = Counted { key: Some(entry.key), since, context: context.clone() };
     Ok(match entry.handler {
-        Handler::Pipelined(begin) => Dispatched::Pipelined(under_way(begin(context, call, reader)?)),
-        Handler::Serial(handle) => Dispatched::Serial(under_way(handle(context, call, reader))),
-        Handler::Waiting(handle) => Dispatched::Waiting(under_way(handle(context, call, reader))),
+        Handler::Pipelined(begin) => match begin(context, call, reader)? {
+            Begun::Done(answer) => Dispatched::Pipelined(counted.of(answer)),
+            Begun::Waits(answer) => Dispatched::Begins(answer, counted),
+        },
+        Handler::Serial(handle) => Dispatched::Serial(counted.of(handle(context, call, reader))),
+        Handler::Waiting(handle) => Dispatched::Waiting(counted.of(handle(context, call, reader))),
     })
 }
 

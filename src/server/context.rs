@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use klamm_config::{BrokerConfig, DynamicConfigs, TopicConfig};
-use klamm_coordinator::GroupCoordinator;
+use klamm_coordinator::{GroupCoordinator, TransactionCoordinator};
 use klamm_io::Clock;
 use klamm_metadata::{Broker, ConfigResource, Image, MetadataNode};
-use klamm_model::{ErrorCode, NodeId, TopicId, TopicPartition};
+use klamm_model::{ErrorCode, NodeId, ProducerId, TopicId, TopicPartition, topic_name};
 use klamm_storage::{Cleaner, LogStore, StorageErrorKind};
 
 use crate::api::Call;
@@ -35,6 +35,7 @@ pub(crate) struct Context {
     pub(crate) controller: ControllerChannel,
     pub(crate) partitions: Arc<PartitionTable>,
     pub(crate) groups: Arc<GroupCoordinator>,
+    pub(crate) transactions: Arc<TransactionCoordinator>,
     pub(crate) store: Arc<LogStore>,
     pub(crate) cleaner: Cleaner,
     pub(crate) fetch_sessions: FetchSessions,
@@ -94,6 +95,18 @@ impl Context {
             None | Some(StorageErrorKind::Recovering) => ErrorCode::NotLeaderOrFollower,
             Some(_) => ErrorCode::KafkaStorageError,
         }
+    }
+
+    /// An id that no producer ever had.
+    pub(crate) async fn unused_producer_id(&self) -> Result<ProducerId, ErrorCode> {
+        self.producer_ids.next(&self.controller, self.node_id, self.broker_epoch()).await
+    }
+
+    /// The partition of `__consumer_offsets` that a group belongs to; `None` while the topic does not exist.
+    pub(crate) fn offsets_partition_of(&self, group: &str) -> Option<i32> {
+        let image = self.image();
+        let count = image.topic_by_name(topic_name::GROUP_METADATA)?.partitions.len() as i32;
+        Some(klamm_coordinator::partition_of(group, count))
     }
 
     /// A topic's settings in force.

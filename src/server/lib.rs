@@ -13,6 +13,7 @@ mod cleaning;
 mod connection;
 mod context;
 mod controller_channel;
+mod coordinators;
 mod fetch_sessions;
 mod lifecycle;
 mod limits;
@@ -26,6 +27,8 @@ mod start;
 mod stop;
 mod strays;
 mod topic_creation;
+mod transaction_markers;
+mod transaction_verification;
 
 pub use adoption::TakeoverError;
 pub use listener::{BindError, Bound, Endpoint, bind};

@@ -7,11 +7,9 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use klamm_config::{BrokerConfig, QuorumVoter};
-use klamm_coordinator::{GroupCoordinator, GroupEnvironment, GroupSettings};
 use klamm_io::{Clock, Disk, Listener, Network, Random};
-use klamm_metadata::{Image, KafkaRules, MetadataNode, QuorumSettings, Settings, TopicDefaults, Voter};
-use klamm_model::{Uuid, topic_name};
-use klamm_partition::Partition;
+use klamm_metadata::{KafkaRules, MetadataNode, QuorumSettings, Settings, TopicDefaults, Voter};
+use klamm_model::Uuid;
 use klamm_storage::{Cleaner, LogStore, StorageError, StoreSettings};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -22,6 +20,7 @@ use crate::background::{self, Follower};
 use crate::cleaning;
 use crate::context::{Context, MALFORMED_LOG_EVERY, topic_config};
 use crate::controller_channel::ControllerChannel;
+use crate::coordinators::Coordinators;
 use crate::fetch_sessions::FetchSessions;
 use crate::lifecycle;
 use crate::limits::{Connections, Limits, RateLimit};
@@ -134,19 +133,14 @@ fn compose(
     deletes_strays: bool,
 ) -> (Arc<Context>, Follower) {
     let partitions = Arc::new(PartitionTable::default());
-    let environment = Arc::new(Environment { metadata: metadata.clone(), partitions: partitions.clone() });
-    let groups = Arc::new(GroupCoordinator::new(
-        group_settings(&config),
-        machine.clock.clone(),
-        machine.random.clone(),
-        environment,
-    ));
+    let (coordinators, environment) =
+        Coordinators::new(&config, &machine, metadata.clone(), partitions.clone());
     let (follower, applied) = Follower::new(
         config.node_id,
         config.clone(),
         store.clone(),
         partitions.clone(),
-        groups.clone(),
+        coordinators.clone(),
         machine.clock.clone(),
         deletes_strays,
     );
@@ -164,7 +158,8 @@ fn compose(
         controller: ControllerChannel::new(node_id, metadata.clone(), peers, machine.clock.clone()),
         metadata,
         partitions,
-        groups,
+        groups: coordinators.groups,
+        transactions: coordinators.transactions,
         cleaner,
         store,
         producer_ids: ProducerIds::default(),
@@ -174,7 +169,9 @@ fn compose(
         applied,
         clock: machine.clock,
     };
-    (Arc::new(context), follower)
+    let context = Arc::new(context);
+    environment.set_context(&context);
+    (context, follower)
 }
 
 impl Server {
@@ -261,26 +258,6 @@ impl Server {
     }
 }
 
-struct Environment {
-    metadata: Arc<MetadataNode>,
-    partitions: Arc<PartitionTable>,
-}
-
-impl GroupEnvironment for Environment {
-    fn offsets_partition(&self, index: i32) -> Option<Arc<Partition>> {
-        self.partitions.by_name(topic_name::GROUP_METADATA, index)
-    }
-
-    fn offsets_partition_count(&self) -> i32 {
-        let image = self.metadata.image();
-        image.topic_by_name(topic_name::GROUP_METADATA).map_or(0, |topic| topic.partitions.len() as i32)
-    }
-
-    fn image(&self) -> Arc<Image> {
-        self.metadata.image()
-    }
-}
-
 fn fetch_sessions(config: &BrokerConfig, machine: &Machine) -> FetchSessions {
     let slots = usize::try_from(config.max_incremental_fetch_session_cache_slots).unwrap_or(0);
     FetchSessions::new(slots, FETCH_SESSION_EVICTION, machine.random.clone())
@@ -329,22 +306,6 @@ pub(crate) fn metadata_settings(config: &Arc<BrokerConfig>, machine: &Machine, s
 /// A voter as the configuration names it. Its directory is known when it has told.
 fn voter(voter: &QuorumVoter) -> Voter {
     Voter { id: voter.id, directory_id: Uuid::default(), host: voter.host.clone(), port: voter.port }
-}
-
-fn group_settings(config: &BrokerConfig) -> GroupSettings {
-    GroupSettings {
-        group_min_session_timeout_ms: config.group_min_session_timeout_ms,
-        group_max_session_timeout_ms: config.group_max_session_timeout_ms,
-        group_initial_rebalance_delay_ms: config.group_initial_rebalance_delay_ms,
-        group_max_size: config.group_max_size,
-        offset_metadata_max_bytes: config.offset_metadata_max_bytes,
-        offsets_retention_minutes: config.offsets_retention_minutes,
-        offsets_retention_check_interval_ms: config.offsets_retention_check_interval_ms,
-        offsets_commit_timeout_ms: config.offsets_commit_timeout_ms,
-        offsets_load_buffer_size: config.offsets_load_buffer_size,
-        queued_max_requests: config.queued_max_requests,
-        ..GroupSettings::default()
-    }
 }
 
 /// What new topics get here.

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use klamm_model::ErrorCode;
+use klamm_model::{ErrorCode, topic_name};
 
 use crate::context::{CONTROLLER_TIMEOUT, Context};
 use crate::start;
@@ -30,4 +30,13 @@ pub(crate) async fn create(context: &Context, names: &[&str]) -> BTreeMap<String
     }
     context.await_applied(0).await;
     failed
+}
+
+/// The partition of `__consumer_offsets` that a group belongs to. The topic is created if need be.
+pub(crate) async fn offsets_partition_of(context: &Context, group: &str) -> Result<i32, ErrorCode> {
+    if let Some(index) = context.offsets_partition_of(group) {
+        return Ok(index);
+    }
+    create(context, &[topic_name::GROUP_METADATA]).await;
+    context.offsets_partition_of(group).ok_or(ErrorCode::CoordinatorNotAvailable)
 }

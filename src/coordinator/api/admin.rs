@@ -43,7 +43,7 @@ impl GroupCoordinator {
     /// ListGroups: the groups whose coordinator is this node, by name.
     pub async fn list_groups(&self, _client: &Client, request: ListGroupsRequest) -> ListGroupsResponse {
         let mut response = ListGroupsResponse::default();
-        let mailboxes = match self.all_mailboxes() {
+        let mailboxes = match self.mailboxes.loaded() {
             Ok(mailboxes) => mailboxes,
             Err(error) => {
                 response.error_code = error.code();

@@ -6,10 +6,15 @@ mod membership;
 mod offset_commit;
 mod offset_fetch;
 mod repeats;
+mod transaction_admin;
+mod transactions;
+mod txn_offset_commit;
 
 use klamm_model::ErrorCode;
 
 use crate::group::Reply;
+
+pub use transactions::Question;
 
 /// The error of a reply that is not of the kind that was asked for.
 fn error_of(reply: &Reply) -> ErrorCode {

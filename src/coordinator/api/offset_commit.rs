@@ -24,7 +24,8 @@ impl GroupCoordinator {
     /// OffsetCommit. An empty group id is a group like any other. Partitions that do not exist are refused,
     /// the others are committed.
     pub async fn offset_commit(&self, client: &Client, request: OffsetCommitRequest) -> OffsetCommitResponse {
-        let (request, refused) = resolve(&self.env.image(), client.api_version, request);
+        let by_id = client.api_version >= FIRST_VERSION_WITH_IDS;
+        let (request, refused) = resolve(&self.env.image(), by_id, request);
         if request.topics.is_empty() && !refused.is_empty() {
             return OffsetCommitResponse { topics: refused, ..OffsetCommitResponse::default() };
         }
@@ -69,12 +70,11 @@ impl GroupCoordinator {
 }
 
 /// Gives each topic its name and id, and takes out the partitions that do not exist.
-fn resolve(
+pub(super) fn resolve(
     image: &Image,
-    version: i16,
+    by_id: bool,
     mut request: OffsetCommitRequest,
 ) -> (OffsetCommitRequest, Vec<OffsetCommitResponseTopic>) {
-    let by_id = version >= FIRST_VERSION_WITH_IDS;
     let unknown = if by_id { ErrorCode::UnknownTopicId } else { ErrorCode::UnknownTopicOrPartition };
     let mut refused = Vec::new();
     for topic in &mut request.topics {
@@ -107,7 +107,7 @@ fn resolve(
 }
 
 /// One answer for all partitions of the request.
-fn answer_all(request: &OffsetCommitRequest, error: ErrorCode) -> OffsetCommitResponse {
+pub(super) fn answer_all(request: &OffsetCommitRequest, error: ErrorCode) -> OffsetCommitResponse {
     let topics = request.topics.iter().map(|topic| {
         let answer =
             |index| OffsetCommitResponsePartition { partition_index: index, error_code: error.code() };
@@ -121,7 +121,7 @@ fn answer_all(request: &OffsetCommitRequest, error: ErrorCode) -> OffsetCommitRe
 }
 
 /// Adds the refused partitions to the answer, each topic once.
-fn merge(topics: &mut Vec<OffsetCommitResponseTopic>, refused: Vec<OffsetCommitResponseTopic>) {
+pub(super) fn merge(topics: &mut Vec<OffsetCommitResponseTopic>, refused: Vec<OffsetCommitResponseTopic>) {
     for mut topic in refused {
         let is_known = !topic.topic_id.is_zero();
         let same = |other: &&mut OffsetCommitResponseTopic| {

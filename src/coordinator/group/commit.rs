@@ -14,10 +14,11 @@ use klamm_protocol::messages::offset_delete::{
 };
 
 use super::classic::{CONSUMER, Group, State};
-use super::message::{Effects, Now, Reply, Then, Ticket};
+use super::message::{Effects, InTransaction, Now, Reply, Then, Ticket, Write};
 use super::offsets::CommittedOffset;
 use super::record::GroupRecord;
 use super::{GroupShard, Turn};
+use crate::machine::Form;
 
 /// The first version whose clients know GROUP_ID_NOT_FOUND as an answer (KIP-848).
 const FIRST_VERSION_WITH_GROUP_NOT_FOUND: i16 = 9;
@@ -46,6 +47,32 @@ impl GroupShard {
             return Effects::reply(ticket, Reply::Commit(reply));
         }
         Effects::write(records, Then::Reply { ticket, reply: Reply::Commit(reply) })
+    }
+
+    /// As [`GroupShard::commit`], but what is written counts only when the transaction is committed (KIP-447).
+    pub(super) fn commit_in_transaction(
+        &mut self,
+        now: Now,
+        ticket: Ticket,
+        request: &OffsetCommitRequest,
+        transaction: InTransaction,
+    ) -> Effects {
+        let checked = match self.groups.get(&*request.group_id) {
+            Some(group) => check_in_transaction(group, request),
+            None if request.generation_id_or_member_epoch < 0 => Ok(()),
+            None => Err(ErrorCode::IllegalGeneration),
+        };
+        if let Err(error) = checked {
+            return Effects::reply(ticket, Reply::Refused(error));
+        }
+        let (records, reply) = self.records_of(now, request);
+        if records.is_empty() {
+            return Effects::reply(ticket, Reply::Commit(reply));
+        }
+        let InTransaction { producer_id, producer_epoch, guard } = transaction;
+        let form = Form::OfTransaction { producer_id, producer_epoch, guard };
+        let then = Then::Reply { ticket, reply: Reply::Commit(reply) };
+        Effects { writes: vec![Write { records, form, then }], ..Effects::default() }
     }
 
     fn records_of(
@@ -202,6 +229,19 @@ fn check(mut turn: Turn<'_>, group: &Group, request: &OffsetCommitRequest) -> Re
         }
         State::Empty => Ok(()),
     }
+}
+
+/// Producers before KIP-447 name neither member nor generation, and are let through. A rebalance is no reason to
+/// refuse: whoever has an old generation is told so.
+fn check_in_transaction(group: &Group, request: &OffsetCommitRequest) -> Result<(), ErrorCode> {
+    let generation = request.generation_id_or_member_epoch;
+    let instance_id = request.group_instance_id.as_deref();
+    let names_nobody = generation < 0 && request.member_id.is_empty() && instance_id.is_none();
+    if names_nobody || (generation < 0 && group.state == State::Empty) {
+        return Ok(());
+    }
+    group.check_member(&request.member_id, instance_id)?;
+    if generation == group.generation { Ok(()) } else { Err(ErrorCode::IllegalGeneration) }
 }
 
 fn committed(

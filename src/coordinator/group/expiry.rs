@@ -4,10 +4,10 @@ use klamm_model::TimestampMs;
 
 use super::GroupShard;
 use super::classic::{CONSUMER, Group, State};
-use super::deadlines::Timer;
 use super::message::{Effects, Now, Then, Write};
 use super::offsets::CommittedOffset;
 use super::record::GroupRecord;
+use super::timer::Timer;
 
 impl GroupShard {
     /// Looks through all groups, and sets the time of the next look.
@@ -29,7 +29,7 @@ impl GroupShard {
                 tracing::info!(group = &**id, "the group has no members and no offsets left: removed");
             }
             if !records.is_empty() {
-                effects.writes.push(Write { records, then: Then::Nothing });
+                effects.writes.push(Write::plain(records, Then::Nothing));
             }
         }
         let check_ms = u64::try_from(self.settings.offsets_retention_check_interval_ms).unwrap_or(0);

@@ -7,9 +7,9 @@ use klamm_model::ErrorCode;
 use klamm_protocol::messages::join_group::JoinGroupResponse;
 
 use super::classic::{Group, Member, State, copied};
-use super::deadlines::Timer;
 use super::message::{Effects, Join, Now, Reply, Then, Ticket, Write};
 use super::record::GroupRecord;
+use super::timer::Timer;
 use super::{GroupShard, Turn, rebalance, static_member};
 
 /// How long a new member waits for the end of its first rebalance. It cannot heartbeat meanwhile, and if
@@ -69,7 +69,7 @@ impl GroupShard {
         value.members.clear();
         let record = GroupRecord::Group { group: id.clone(), value: Some(value) };
         let then = Then::GroupMade { group: id, member, reply: effects.replies.pop() };
-        effects.writes.insert(0, Write { records: vec![record], then });
+        effects.writes.insert(0, Write::plain(vec![record], then));
         effects
     }
 
@@ -83,11 +83,11 @@ impl GroupShard {
         outcome: Result<(), ErrorCode>,
     ) -> Effects {
         let Err(error) = outcome else {
-            return Effects { replies: reply.into_iter().collect(), writes: Vec::new() };
+            return Effects { replies: reply.into_iter().collect(), ..Effects::default() };
         };
         tracing::warn!(group = &*id, %error, "the group could not be written");
         let Some((group, mut turn)) = self.turn(now, &id) else {
-            return Effects { replies: reply.into_iter().collect(), writes: Vec::new() };
+            return Effects { replies: reply.into_iter().collect(), ..Effects::default() };
         };
         turn.cancel_session(group, &member);
         let removed = group.remove(&member);

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use klamm_metadata::Image;
-use klamm_model::{ErrorCode, TimestampMs};
+use klamm_model::{ErrorCode, ProducerEpoch, ProducerId};
+use klamm_partition::{TransactionMarker, VerificationGuard};
 use klamm_protocol::messages::delete_groups::DeletableGroupResult;
 use klamm_protocol::messages::describe_groups::DescribedGroup;
 use klamm_protocol::messages::heartbeat::{HeartbeatRequest, HeartbeatResponse};
@@ -17,21 +18,17 @@ use klamm_protocol::messages::offset_delete::{OffsetDeleteRequest, OffsetDeleteR
 use klamm_protocol::messages::offset_fetch::{OffsetFetchRequestGroup, OffsetFetchResponseGroup};
 use klamm_protocol::messages::sync_group::{SyncGroupRequest, SyncGroupResponse};
 
-use super::record::GroupRecord;
+use super::GroupShard;
 use super::static_member::ReplacedMember;
+use crate::machine;
 
-/// The time, as the caller read it.
-#[derive(Clone, Copy, Debug)]
-pub struct Now {
-    /// Time of the wall, which records carry.
-    pub wall_ms: TimestampMs,
-    /// Time that never goes back, which deadlines are measured in.
-    pub monotonic_ms: u64,
-}
+pub use machine::{Now, Ticket};
 
-/// Whom a reply goes to. The caller gives each request its own.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Ticket(pub u64);
+/// What a call of the state machine leaves to do.
+pub type Effects = machine::Effects<GroupShard>;
+
+/// Records to be appended.
+pub type Write = machine::Write<GroupShard>;
 
 /// A JoinGroup and what it does not carry itself.
 #[derive(Clone, Debug)]
@@ -59,6 +56,17 @@ pub struct Fetch {
     pub image: Arc<Image>,
 }
 
+/// The transaction that a commit is part of.
+#[derive(Clone, Debug)]
+pub struct InTransaction {
+    /// The producer.
+    pub producer_id: ProducerId,
+    /// Its epoch.
+    pub producer_epoch: ProducerEpoch,
+    /// Shows that the transaction was found to include this partition, where that had to be asked.
+    pub guard: Option<VerificationGuard>,
+}
+
 /// A request to the groups of one partition.
 #[derive(Clone, Debug)]
 pub enum Request {
@@ -77,6 +85,15 @@ pub enum Request {
         /// The request, which the asker keeps too.
         request: Arc<OffsetCommitRequest>,
     },
+    /// TxnOffsetCommit, as the commit that it will be
+    CommitInTransaction {
+        /// The commit, which the asker keeps too.
+        request: Arc<OffsetCommitRequest>,
+        /// Its transaction.
+        transaction: InTransaction,
+    },
+    /// The end of a transaction that committed offsets in this partition
+    EndTransaction(TransactionMarker),
     /// OffsetFetch for one group
     Fetch(Fetch),
     /// DescribeGroups for one group
@@ -117,11 +134,13 @@ impl Request {
             Request::Sync(request) => Some(&request.group_id),
             Request::Heartbeat(request) => Some(&request.group_id),
             Request::Leave(request) => Some(&request.group_id),
-            Request::Commit { request, .. } => Some(&request.group_id),
+            Request::Commit { request, .. } | Request::CommitInTransaction { request, .. } => {
+                Some(&request.group_id)
+            }
             Request::Fetch(fetch) => Some(&fetch.group.group_id),
             Request::Describe { group, .. } | Request::Delete { group } => Some(group),
             Request::DeleteOffsets(request) => Some(&request.group_id),
-            Request::List { .. } | Request::TopicsDeleted { .. } => None,
+            Request::List { .. } | Request::TopicsDeleted { .. } | Request::EndTransaction(_) => None,
         }
     }
 }
@@ -137,8 +156,10 @@ pub enum Reply {
     Heartbeat(HeartbeatResponse),
     /// LeaveGroup, in the form of version 3 and later
     Leave(LeaveGroupResponse),
-    /// OffsetCommit
+    /// OffsetCommit, in a transaction or not
     Commit(OffsetCommitResponse),
+    /// The marker is written
+    TransactionEnded,
     /// OffsetFetch for one group
     Fetch(OffsetFetchResponseGroup),
     /// DescribeGroups for one group
@@ -167,34 +188,6 @@ impl Reply {
             _ => Reply::Refused(error),
         }
     }
-}
-
-/// What a call of the state machine leaves to do.
-#[derive(Debug, Default)]
-pub struct Effects {
-    /// Answers that rest on nothing that must be written first.
-    pub replies: Vec<(Ticket, Reply)>,
-    /// To be appended in this order; each is replayed as soon as it is appended.
-    pub writes: Vec<Write>,
-}
-
-impl Effects {
-    pub(super) fn reply(ticket: Ticket, reply: Reply) -> Effects {
-        Effects { replies: vec![(ticket, reply)], writes: Vec::new() }
-    }
-
-    pub(super) fn write(records: Vec<GroupRecord>, then: Then) -> Effects {
-        Effects { replies: Vec::new(), writes: vec![Write { records, then }] }
-    }
-}
-
-/// Records to be appended, and what to tell the machine when they are committed.
-#[derive(Debug)]
-pub struct Write {
-    /// The records; may be empty, then only the order counts.
-    pub records: Vec<GroupRecord>,
-    /// Handed to [`super::GroupShard::completed`].
-    pub then: Then,
 }
 
 /// What follows when a write is committed, or has failed.

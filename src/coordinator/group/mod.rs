@@ -7,11 +7,11 @@
 
 mod classic;
 mod commit;
-mod deadlines;
 mod describe;
 mod expiry;
 mod fetch;
 mod join;
+mod machine;
 mod membership;
 mod message;
 mod offsets;
@@ -20,21 +20,24 @@ pub mod record;
 mod replay;
 mod static_member;
 mod sync;
+mod timer;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use klamm_model::ErrorCode;
 
+use crate::deadlines::Deadlines;
+use crate::machine::Form;
 use crate::settings::GroupSettings;
 use classic::Group;
-use deadlines::{Deadlines, Timer};
 use offsets::PendingOffsets;
+use timer::Timer;
 
-pub use message::{Effects, Fetch, Join, Now, Reply, Request, Then, Ticket, Write};
+pub use crate::machine::Origin;
+pub use message::{Effects, Fetch, InTransaction, Join, Now, Reply, Request, Then, Ticket, Write};
 pub use offsets::CommittedOffset;
 pub use record::GroupRecord;
-pub use replay::Origin;
 
 /// All groups of one partition of `__consumer_offsets`.
 pub struct GroupShard {
@@ -45,7 +48,7 @@ pub struct GroupShard {
     pending: PendingOffsets,
     /// The names of all topics that have offsets, so that each is held once.
     topics: BTreeSet<Arc<str>>,
-    deadlines: Deadlines,
+    deadlines: Deadlines<Timer>,
 }
 
 impl GroupShard {
@@ -74,6 +77,17 @@ impl GroupShard {
             Request::Heartbeat(request) => self.heartbeat(now, ticket, request),
             Request::Leave(request) => self.leave(now, ticket, request),
             Request::Commit { version, request } => self.commit(now, ticket, version, &request),
+            Request::CommitInTransaction { request, transaction } => {
+                self.commit_in_transaction(now, ticket, &request, transaction)
+            }
+            Request::EndTransaction(marker) => Effects {
+                writes: vec![Write {
+                    records: Vec::new(),
+                    form: Form::End(marker),
+                    then: Then::Reply { ticket, reply: Reply::TransactionEnded },
+                }],
+                ..Effects::default()
+            },
             Request::Fetch(fetch) => Effects::reply(ticket, Reply::Fetch(self.fetch(fetch))),
             Request::Describe { version, group } => {
                 Effects::reply(ticket, Reply::Describe(self.describe(version, &group)))
@@ -148,7 +162,7 @@ impl GroupShard {
 struct Turn<'a> {
     now: Now,
     settings: &'a GroupSettings,
-    deadlines: &'a mut Deadlines,
+    deadlines: &'a mut Deadlines<Timer>,
     effects: Effects,
 }
 
@@ -162,7 +176,7 @@ impl Turn<'_> {
         match self.effects.writes.last_mut() {
             Some(write) if matches!(write.then, Then::Nothing) => write.then = Then::Reply { ticket, reply },
             Some(_) => {
-                self.effects.writes.push(Write { records: Vec::new(), then: Then::Reply { ticket, reply } });
+                self.effects.writes.push(Write::plain(Vec::new(), Then::Reply { ticket, reply }));
             }
             None => self.reply(ticket, reply),
         }

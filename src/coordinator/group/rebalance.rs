@@ -6,9 +6,9 @@ use klamm_protocol::messages::sync_group::SyncGroupResponse;
 
 use super::Turn;
 use super::classic::{Group, InitialDelay, Member, State};
-use super::deadlines::Timer;
 use super::message::{Reply, Then, Write};
 use super::record::GroupRecord;
+use super::timer::Timer;
 
 /// After a change of members: begins a rebalance, or ends the one under way if nobody else is waited for.
 pub(super) fn begin_or_finish(turn: &mut Turn<'_>, group: &mut Group, reason: &str) {
@@ -90,7 +90,7 @@ fn finish(turn: &mut Turn<'_>, group: &mut Group) {
         tracing::info!(group = &*group.id, generation = group.generation, "the group is empty");
         let value = group.to_stored(|member| member.assignment.clone());
         let record = GroupRecord::Group { group: group.id.clone(), value: Some(value) };
-        turn.effects.writes.push(Write { records: vec![record], then: Then::Nothing });
+        turn.effects.writes.push(Write::plain(vec![record], Then::Nothing));
         return;
     }
     tracing::info!(

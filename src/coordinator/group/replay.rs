@@ -2,22 +2,13 @@
 
 use std::sync::Arc;
 
-use klamm_model::{Offset, ProducerId};
+use klamm_model::ProducerId;
 
 use super::classic::{Group, State};
-use super::deadlines::Timer;
 use super::offsets::CommittedOffset;
 use super::record::GroupRecord;
-use super::{Effects, GroupShard, Now, rebalance};
-
-/// Where a record that is replayed came from.
-#[derive(Clone, Copy, Debug)]
-pub struct Origin {
-    /// Its offset.
-    pub offset: Offset,
-    /// The producer, for a record of a transaction; else [`ProducerId::NONE`].
-    pub transaction_of: ProducerId,
-}
+use super::timer::Timer;
+use super::{Effects, GroupShard, Now, Origin, rebalance};
 
 impl GroupShard {
     /// Applies one record. Any order that compaction can leave is fine: a tombstone without a value before

@@ -49,7 +49,7 @@ pub(super) fn replace(
         let group = group.id.clone();
         let replaced = ReplacedMember { group, new_id, before, leader_before, may_skip };
         let then = Then::StaticMemberStored(Box::new(replaced));
-        turn.effects.writes.push(Write { records: vec![record], then });
+        turn.effects.writes.push(Write::plain(vec![record], then));
         return;
     }
     let reason = join.request.reason.as_deref().unwrap_or("not provided");

@@ -8,9 +8,9 @@ use klamm_model::ErrorCode;
 use klamm_protocol::messages::sync_group::{SyncGroupRequest, SyncGroupResponse};
 
 use super::classic::{Group, State};
-use super::deadlines::Timer;
 use super::message::{Effects, Now, Reply, Then, Ticket, Write};
 use super::record::GroupRecord;
+use super::timer::Timer;
 use super::{GroupShard, Turn, rebalance};
 
 impl GroupShard {
@@ -127,5 +127,5 @@ fn store_assignments(turn: &mut Turn<'_>, group: &Group, request: &SyncGroupRequ
     let record = GroupRecord::Group { group: group.id.clone(), value: Some(value) };
     let generation = group.generation;
     let then = Then::AssignmentStored { group: group.id.clone(), generation, assignments };
-    turn.effects.writes.push(Write { records: vec![record], then });
+    turn.effects.writes.push(Write::plain(vec![record], then));
 }

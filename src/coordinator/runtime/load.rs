@@ -5,9 +5,8 @@ use klamm_model::{Offset, ProducerId};
 use klamm_records::control::ControlRecord;
 use klamm_records::{Batch, RecordsError, batches};
 
-use super::log::{LogFault, OffsetsLog};
-use crate::group::record::RecordError;
-use crate::group::{GroupRecord, GroupShard, Origin};
+use super::log::{CoordinatorLog, LogFault};
+use crate::machine::{Machine, Origin};
 
 /// Why a partition could not be loaded.
 #[derive(Debug, thiserror::Error)]
@@ -28,16 +27,16 @@ pub(crate) struct Loaded {
 }
 
 /// Reads and replays one stretch of the log; returns the offset to go on from.
-pub(crate) fn load_some(
-    log: &dyn OffsetsLog,
-    shard: &mut GroupShard,
+pub(crate) fn load_some<M: Machine>(
+    log: &dyn CoordinatorLog,
+    machine: &mut M,
     from: Offset,
     bytes_max: usize,
     loaded: &mut Loaded,
 ) -> Result<Offset, LoadError> {
     let bytes = log.read(from, bytes_max)?;
     loaded.bytes += bytes.len() as u64;
-    let next = replay_all(bytes, shard, from, &mut loaded.records)
+    let next = replay_all(bytes, machine, from, &mut loaded.records)
         .map_err(|source| LoadError::Records { after: from, source })?;
     if next == from {
         return Err(LoadError::Hole { at: from, end: log.end_offset() });
@@ -46,9 +45,9 @@ pub(crate) fn load_some(
 }
 
 /// Replays the records at and behind `from`; returns the offset behind the last whole batch.
-pub(crate) fn replay_all(
+pub(crate) fn replay_all<M: Machine>(
     bytes: Bytes,
-    shard: &mut GroupShard,
+    machine: &mut M,
     from: Offset,
     count: &mut u64,
 ) -> Result<Offset, RecordsError> {
@@ -56,35 +55,35 @@ pub(crate) fn replay_all(
     for batch in batches(bytes).lenient() {
         let batch = batch?;
         if batch.header.is_control() {
-            replay_marker(&batch, shard);
+            replay_marker(&batch, machine);
         } else {
-            replay_batch(&batch, shard, from, count)?;
+            replay_batch(&batch, machine, from, count)?;
         }
         next = next.max(batch.header.next_offset());
     }
     Ok(next)
 }
 
-fn replay_marker(batch: &Batch, shard: &mut GroupShard) {
+fn replay_marker<M: Machine>(batch: &Batch, machine: &mut M) {
     // A cleaner keeps the last batch of a producer without its records.
     if batch.header.record_count == 0 {
         return;
     }
     match batch.control_record() {
         Ok(ControlRecord::EndTxn(marker)) => {
-            shard.replay_transaction_end(batch.header.producer_id, marker.commit);
+            machine.replay_transaction_end(batch.header.producer_id, marker.commit);
         }
         Ok(ControlRecord::Other { .. }) => {}
         Err(error) => {
             let offset = batch.header.base_offset;
-            tracing::warn!(offset, %error, "a marker in __consumer_offsets is ignored");
+            tracing::warn!(topic = M::TOPIC, offset, %error, "a marker is ignored");
         }
     }
 }
 
-fn replay_batch(
+fn replay_batch<M: Machine>(
     batch: &Batch,
-    shard: &mut GroupShard,
+    machine: &mut M,
     from: Offset,
     count: &mut u64,
 ) -> Result<(), RecordsError> {
@@ -98,23 +97,10 @@ fn replay_batch(
         *count += 1;
         let offset = record.offset;
         let Some(key) = record.key else {
-            tracing::warn!(offset, "a record of __consumer_offsets without a key is ignored");
+            tracing::warn!(topic = M::TOPIC, offset, "a record without a key is ignored");
             continue;
         };
-        let origin = Origin { offset, transaction_of };
-        match GroupRecord::decode(&key, record.value, offset) {
-            Ok(Some(record)) => shard.replay(origin, record),
-            Ok(None) => {}
-            Err(error @ RecordError::Key { .. }) => {
-                tracing::warn!(offset, %error, "a record of __consumer_offsets is ignored");
-            }
-            Err(RecordError::Value { group, source }) => {
-                // Written by something newer, or damaged. The group is not served, so that nothing is
-                // written over what cannot be read.
-                tracing::error!(offset, group, error = %source, "a group's record cannot be read");
-                shard.replay(origin, GroupRecord::Foreign { group: group.into(), exists: true });
-            }
-        }
+        machine.load(Origin { offset, transaction_of }, key, record.value);
     }
     Ok(())
 }

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use klamm_io::BoxFuture;
 use klamm_model::{ErrorCode, LeaderEpoch, Offset};
-use klamm_partition::{AppendError, AppendOptions, Origin, Partition, ReadError, ReadOptions, Reader};
+use klamm_partition::{
+    AppendError, AppendOptions, Appended, Origin, Partition, ReadError, ReadOptions, Reader,
+    TransactionMarker, VerificationGuard,
+};
 
 /// Why a log did not do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -19,6 +22,9 @@ pub enum LogFault {
     /// The batch is larger than the topic allows.
     #[error("the records are too large for the topic")]
     TooLarge,
+    /// The records or the marker do not belong to a transaction that is open, as the code says.
+    #[error("the transaction does not allow it: {0}")]
+    Transaction(ErrorCode),
     /// Anything else.
     #[error("{0}")]
     Other(String),
@@ -31,13 +37,14 @@ impl LogFault {
             LogFault::NotLeader => ErrorCode::NotCoordinator,
             LogFault::NotEnoughReplicas => ErrorCode::CoordinatorNotAvailable,
             LogFault::TooLarge => ErrorCode::UnknownServerError,
+            LogFault::Transaction(code) => *code,
             LogFault::Other(_) => ErrorCode::NotCoordinator,
         }
     }
 }
 
-/// A partition of `__consumer_offsets`, as far as a coordinator needs one.
-pub trait OffsetsLog: Send + Sync + 'static {
+/// A partition of a coordinator's topic, as far as the coordinator needs one.
+pub trait CoordinatorLog: Send + Sync + 'static {
     /// The first offset.
     fn start_offset(&self) -> Offset;
 
@@ -48,8 +55,12 @@ pub trait OffsetsLog: Send + Sync + 'static {
     /// one may be cut. Reads up to the end of the log, beyond the high watermark.
     fn read(&self, from: Offset, bytes_max: usize) -> Result<Bytes, LogFault>;
 
-    /// Appends one batch; returns the offset of its first record.
-    fn append(&self, batch: Bytes) -> Result<Offset, LogFault>;
+    /// Appends one batch, with the guard that the first one of a transaction needs; returns the offset of its
+    /// first record.
+    fn append(&self, batch: Bytes, guard: Option<VerificationGuard>) -> Result<Offset, LogFault>;
+
+    /// Appends the end of a transaction; returns its offset, or nothing if it stands there already.
+    fn end_transaction(&self, marker: &TransactionMarker) -> Result<Option<Offset>, LogFault>;
 
     /// Whether all records below an offset are committed.
     fn is_committed(&self, below: Offset) -> Result<bool, LogFault>;
@@ -72,9 +83,17 @@ impl PartitionLog {
     pub fn new(partition: Arc<Partition>, epoch: LeaderEpoch) -> PartitionLog {
         PartitionLog { partition, epoch }
     }
+
+    /// A failure takes the log offline, so that it does not matter that the records are in it.
+    fn flush_if_due(&self, appended: &Appended) -> Result<(), LogFault> {
+        match appended.flush_due {
+            true => self.partition.flush().map_err(|error| LogFault::Other(error.to_string())),
+            false => Ok(()),
+        }
+    }
 }
 
-impl OffsetsLog for PartitionLog {
+impl CoordinatorLog for PartitionLog {
     fn start_offset(&self) -> Offset {
         self.partition.offsets().log_start
     }
@@ -99,19 +118,25 @@ impl OffsetsLog for PartitionLog {
         slice.to_bytes().map_err(|error| LogFault::Other(error.to_string()))
     }
 
-    fn append(&self, batch: Bytes) -> Result<Offset, LogFault> {
+    fn append(&self, batch: Bytes, guard: Option<VerificationGuard>) -> Result<Offset, LogFault> {
         let options = AppendOptions {
             origin: Origin::Coordinator,
             produce_version: PRODUCE_VERSION,
             acks: -1,
             expected_leader_epoch: Some(self.epoch),
+            guard,
         };
         let appended = self.partition.append_as_leader(batch, &options).map_err(fault)?;
-        // A failure takes the log offline, so that it does not matter that the records are in it.
-        if appended.flush_due {
-            self.partition.flush().map_err(|error| LogFault::Other(error.to_string()))?;
-        }
+        self.flush_if_due(&appended)?;
         Ok(appended.base_offset)
+    }
+
+    fn end_transaction(&self, marker: &TransactionMarker) -> Result<Option<Offset>, LogFault> {
+        let appended = self.partition.end_transaction(marker, Some(self.epoch)).map_err(fault)?;
+        if let Some(appended) = &appended {
+            self.flush_if_due(appended)?;
+        }
+        Ok(appended.map(|appended| appended.base_offset))
     }
 
     fn is_committed(&self, below: Offset) -> Result<bool, LogFault> {
@@ -135,6 +160,10 @@ fn fault(error: AppendError) -> LogFault {
         {
             LogFault::TooLarge
         }
+        AppendError::ProducerFenced { .. }
+        | AppendError::NoTransaction { .. }
+        | AppendError::OutOfOrderSequence { .. }
+        | AppendError::CoordinatorFenced { .. } => LogFault::Transaction(error.code()),
         error => LogFault::Other(error.to_string()),
     }
 }

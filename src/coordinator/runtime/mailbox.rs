@@ -1,22 +1,19 @@
-//! The mailbox: a task that owns the groups of one partition.
+//! The mailbox: a task that owns the state machine of one partition.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
 use klamm_io::Clock;
-use klamm_model::{ErrorCode, LeaderEpoch, Offset, ProducerId, TimestampMs};
-use klamm_protocol::EncodeError;
-use klamm_records::{BatchBuilder, BatchSettings};
+use klamm_model::{ErrorCode, LeaderEpoch, Offset, ProducerId};
 use tokio::sync::{mpsc, oneshot};
 
+use super::RuntimeSettings;
+use super::batch::{Encoded, Pending, build};
 use super::load::{LoadError, Loaded, load_some};
-use super::log::OffsetsLog;
-use crate::coordinator::GroupEnvironment;
-use crate::group::{Effects, GroupRecord, GroupShard, Now, Origin, Reply, Request, Then, Ticket, Write};
-use crate::settings::GroupSettings;
+use super::log::{CoordinatorLog, LogFault};
+use crate::machine::{Effects, Form, Host, Machine, Now, Origin, Ticket, Write};
 
 /// How far a mailbox is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,37 +31,43 @@ const LOAD_PAUSE: Duration = Duration::from_secs(1);
 const LOAD_PAUSE_MAX: Duration = Duration::from_secs(30);
 
 /// What a mailbox works with.
-#[derive(Clone)]
-pub(crate) struct Means {
+pub(crate) struct Means<M: Machine> {
     pub(crate) partition: i32,
-    pub(crate) log: Arc<dyn OffsetsLog>,
-    pub(crate) settings: Arc<GroupSettings>,
+    pub(crate) epoch: LeaderEpoch,
+    pub(crate) log: Arc<dyn CoordinatorLog>,
+    pub(crate) settings: RuntimeSettings,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) env: Arc<dyn GroupEnvironment>,
+    pub(crate) host: Arc<dyn Host<M>>,
 }
 
 /// The way into a mailbox. When the last one is dropped, its task ends, and whoever still waits for an
 /// answer gets none.
-#[derive(Clone)]
-pub(crate) struct Mailbox {
-    sender: mpsc::Sender<Letter>,
+pub(crate) struct Mailbox<M: Machine> {
+    sender: mpsc::Sender<Letter<M>>,
     status: Arc<AtomicU8>,
     pub(crate) epoch: LeaderEpoch,
 }
 
-struct Letter {
-    request: Request,
-    reply: oneshot::Sender<Reply>,
+impl<M: Machine> Clone for Mailbox<M> {
+    fn clone(&self) -> Mailbox<M> {
+        Mailbox { sender: self.sender.clone(), status: self.status.clone(), epoch: self.epoch }
+    }
 }
 
-impl Mailbox {
+struct Letter<M: Machine> {
+    request: M::Request,
+    reply: oneshot::Sender<M::Reply>,
+}
+
+impl<M: Machine> Mailbox<M> {
     /// Starts the task, which loads the partition first. Needs a tokio runtime.
-    pub(crate) fn start(means: Means, epoch: LeaderEpoch) -> Mailbox {
-        let capacity = usize::try_from(means.settings.queued_max_requests).unwrap_or(1).max(1);
+    pub(crate) fn start(means: Means<M>) -> Mailbox<M> {
+        let epoch = means.epoch;
+        let capacity = usize::try_from(means.settings.queue_max).unwrap_or(1).max(1);
         let (sender, receiver) = mpsc::channel(capacity);
         let status = Arc::new(AtomicU8::new(Status::Loading as u8));
         let worker = Worker {
-            shard: GroupShard::new(means.settings.clone()),
+            machine: means.host.machine(epoch.0),
             means,
             receiver,
             put_back: None,
@@ -87,8 +90,8 @@ impl Mailbox {
 
     /// Asks, and waits for the answer. It waits for room in the mailbox too. It takes the mailbox, since who
     /// only waits for an answer must not keep it open.
-    pub(crate) async fn ask(self, request: Request) -> Reply {
-        let gone = Reply::Refused(ErrorCode::NotCoordinator);
+    pub(crate) async fn ask(self, request: M::Request) -> M::Reply {
+        let gone = M::refusal(ErrorCode::NotCoordinator);
         let (reply, answer) = oneshot::channel();
         let is_sent = self.sender.send(Letter { request, reply }).await.is_ok();
         drop(self);
@@ -97,35 +100,35 @@ impl Mailbox {
 }
 
 /// Something that is settled once the log is committed up to an offset.
-struct Uncommitted {
+struct Uncommitted<M: Machine> {
     below: Offset,
     deadline_ms: u64,
-    then: Then,
+    then: M::Then,
 }
 
-struct Worker {
-    means: Means,
-    shard: GroupShard,
-    receiver: mpsc::Receiver<Letter>,
+struct Worker<M: Machine> {
+    means: Means<M>,
+    machine: M,
+    receiver: mpsc::Receiver<Letter<M>>,
     /// A letter that was taken out of turn.
-    put_back: Option<Letter>,
-    waiting: BTreeMap<Ticket, oneshot::Sender<Reply>>,
+    put_back: Option<Letter<M>>,
+    waiting: BTreeMap<Ticket, oneshot::Sender<M::Reply>>,
     next_ticket: u64,
     /// The offset behind all that was loaded and appended.
     appended_below: Offset,
     /// In the order of offsets.
-    uncommitted: VecDeque<Uncommitted>,
+    uncommitted: VecDeque<Uncommitted<M>>,
 }
 
 /// What woke the worker.
-enum Event {
-    Letter(Letter),
+enum Event<M: Machine> {
+    Letter(Letter<M>),
     Committed,
     Deadline,
     Closed,
 }
 
-impl Worker {
+impl<M: Machine> Worker<M> {
     async fn run(mut self, status: Arc<AtomicU8>) {
         let partition = self.means.partition;
         let mut pause = LOAD_PAUSE;
@@ -135,7 +138,7 @@ impl Worker {
                 Ok(false) => return,
                 Err(error) => {
                     let pause_ms = pause.as_millis();
-                    tracing::error!(partition, %error, pause_ms, "__consumer_offsets could not be loaded");
+                    tracing::error!(topic = M::TOPIC, partition, %error, pause_ms, "the partition could not be loaded");
                     status.store(Status::Failed as u8, Ordering::Release);
                 }
             }
@@ -144,9 +147,7 @@ impl Worker {
             }
             pause = (pause * 2).min(LOAD_PAUSE_MAX);
         }
-        let effects = self.shard.finish_loading(self.now());
-        self.carry_out(effects);
-        let effects = self.shard.drop_stale_offsets(&self.means.env.image());
+        let effects = self.machine.start(self.now(), &self.means.host.image());
         self.carry_out(effects);
         status.store(Status::Active as u8, Ordering::Release);
         loop {
@@ -177,13 +178,13 @@ impl Worker {
 
     /// Loads the partition from its beginning; false if it is not wanted any more.
     async fn load(&mut self) -> Result<bool, LoadError> {
-        self.shard = GroupShard::new(self.means.settings.clone());
+        self.machine = self.means.host.machine(self.means.epoch.0);
         let (partition, start) = (self.means.partition, self.means.clock.monotonic());
-        let bytes_max = usize::try_from(self.means.settings.offsets_load_buffer_size).unwrap_or(1);
+        let bytes_max = usize::try_from(self.means.settings.load_bytes).unwrap_or(1);
         let mut loaded = Loaded::default();
         let mut next = self.means.log.start_offset();
         while next < self.means.log.end_offset() {
-            next = load_some(&*self.means.log, &mut self.shard, next, bytes_max, &mut loaded)?;
+            next = load_some(&*self.means.log, &mut self.machine, next, bytes_max, &mut loaded)?;
             if self.receiver.is_closed() {
                 return Ok(false);
             }
@@ -191,8 +192,8 @@ impl Worker {
         }
         self.appended_below = next;
         let took_ms = self.means.clock.monotonic().saturating_sub(start).as_millis();
-        let (groups, Loaded { records, bytes }) = (self.shard.group_count(), loaded);
-        tracing::debug!(partition, groups, records, bytes, took_ms, "groups loaded");
+        let ((what, count), Loaded { records, bytes }) = (self.machine.size(), loaded);
+        tracing::debug!(topic = M::TOPIC, partition, records, bytes, took_ms, "{count} {what} loaded");
         Ok(true)
     }
 
@@ -201,12 +202,12 @@ impl Worker {
         Now { wall_ms: self.means.clock.now_ms(), monotonic_ms }
     }
 
-    async fn next_event(&mut self) -> Event {
+    async fn next_event(&mut self) -> Event<M> {
         if let Some(letter) = self.put_back.take() {
             return Event::Letter(letter);
         }
         let front = self.uncommitted.front();
-        let deadlines = [self.shard.next_deadline_ms(), front.map(|front| front.deadline_ms)];
+        let deadlines = [self.machine.next_deadline_ms(), front.map(|front| front.deadline_ms)];
         let deadline = deadlines.into_iter().flatten().min();
         let wait = deadline.map(|at| Duration::from_millis(at).saturating_sub(self.means.clock.monotonic()));
         let (log, receiver) = (&self.means.log, &mut self.receiver);
@@ -229,40 +230,39 @@ impl Worker {
     }
 
     /// Serves a letter, and with a commit all commits that wait behind it: they go into one append.
-    fn serve(&mut self, letter: Letter) {
-        let mut is_commit = matches!(letter.request, Request::Commit { .. });
-        let is_read = matches!(letter.request, Request::Fetch(_));
+    fn serve(&mut self, letter: Letter<M>) {
+        let mut is_batched = M::is_batched(&letter.request);
+        let reads = M::reads(&letter.request);
         let mut effects = self.handle(letter);
-        while is_commit {
+        while is_batched {
             let Ok(next) = self.receiver.try_recv() else { break };
-            is_commit = matches!(next.request, Request::Commit { .. });
-            if is_commit {
+            is_batched = M::is_batched(&next.request);
+            if is_batched {
                 let more = self.handle(next);
-                effects.replies.extend(more.replies);
-                effects.writes.extend(more.writes);
+                effects.extend(more);
             } else {
                 self.put_back = Some(next);
             }
         }
-        if is_read {
+        if reads {
             // What is read may rest on records that could still be lost: the answer waits for them.
             let below = self.appended_below;
             for (ticket, reply) in std::mem::take(&mut effects.replies) {
-                self.await_commit(below, Then::Reply { ticket, reply });
+                self.await_commit(below, M::reply_when_committed(ticket, reply));
             }
         }
         self.carry_out(effects);
     }
 
-    fn handle(&mut self, letter: Letter) -> Effects {
+    fn handle(&mut self, letter: Letter<M>) -> Effects<M> {
         let ticket = Ticket(self.next_ticket);
         self.next_ticket += 1;
         self.waiting.insert(ticket, letter.reply);
-        self.shard.handle(self.now(), ticket, letter.request)
+        self.machine.handle(self.now(), ticket, letter.request)
     }
 
-    /// Sends replies and appends what is to be written, and whatever follows from that.
-    fn carry_out(&mut self, effects: Effects) {
+    /// Sends replies and commands and appends what is to be written, and whatever follows from that.
+    fn carry_out(&mut self, effects: Effects<M>) {
         let mut todo = VecDeque::from([effects]);
         while let Some(effects) = todo.pop_front() {
             for (ticket, reply) in effects.replies {
@@ -271,61 +271,65 @@ impl Worker {
                     let _ = waiting.send(reply);
                 }
             }
+            effects.commands.into_iter().for_each(|command| self.means.host.carry_out(command));
             todo.extend(self.append(effects.writes));
             todo.extend(self.take_committed());
         }
     }
 
     /// Appends writes, as many as fit into each batch; returns what follows from those that fail.
-    fn append(&mut self, writes: Vec<Write>) -> Vec<Effects> {
-        let bytes_max = self.means.settings.group_coordinator_cached_buffer_max_bytes;
-        let bytes_max = usize::try_from(bytes_max).unwrap_or(0);
+    fn append(&mut self, writes: Vec<Write<M>>) -> Vec<Effects<M>> {
         let mut failed = Vec::new();
         let mut batch = Pending::default();
-        for Write { records, then } in writes {
-            let encoded = match records.into_iter().map(Encoded::new).collect::<Result<Vec<_>, _>>() {
-                Ok(encoded) => encoded,
-                Err(error) => {
-                    tracing::warn!(%error, "a group's record cannot be written");
-                    failed.push((then, ErrorCode::UnknownServerError));
-                    continue;
-                }
-            };
-            let size: usize = encoded.iter().map(|record| record.size).sum();
-            if batch.size + size > bytes_max {
+        for Write { records, form, then } in writes {
+            if !matches!(form, Form::Plain) {
                 let _ = self.flush(std::mem::take(&mut batch), &mut failed);
-            }
-            let mut outcome = Ok(());
-            for record in encoded {
-                // A write larger than a batch: a group with very many offsets that is deleted. Its parts
-                // are tombstones that may as well be written one by one.
-                if batch.size > 0 && batch.size + record.size > bytes_max {
-                    outcome = self.flush(std::mem::take(&mut batch), &mut failed);
-                    if outcome.is_err() {
-                        break;
-                    }
+                match self.append_alone(records, form) {
+                    Ok(()) => self.await_commit(self.appended_below, then),
+                    Err(code) => failed.push((then, code)),
                 }
-                batch.size += record.size;
-                batch.records.push(record);
+                continue;
             }
-            match outcome {
+            match Encoded::all(records).and_then(|records| self.fill(&mut batch, records, &mut failed)) {
                 Ok(()) => batch.thens.push(then),
                 Err(code) => failed.push((then, code)),
             }
         }
         let _ = self.flush(batch, &mut failed);
         let now = self.now();
-        failed.into_iter().map(|(then, code)| self.shard.completed(now, then, Err(code))).collect()
+        failed.into_iter().map(|(then, code)| self.machine.completed(now, then, Err(code))).collect()
+    }
+
+    /// Adds the records of one write to the batch; appends the batch first where they do not fit.
+    fn fill(
+        &mut self,
+        batch: &mut Pending<M>,
+        records: Vec<Encoded<M>>,
+        failed: &mut Vec<(M::Then, ErrorCode)>,
+    ) -> Result<(), ErrorCode> {
+        let bytes_max = usize::try_from(self.means.settings.append_bytes_max).unwrap_or(0);
+        let size: usize = records.iter().map(|record| record.size).sum();
+        if batch.size + size > bytes_max {
+            let _ = self.flush(std::mem::take(batch), failed);
+        }
+        for record in records {
+            // A write larger than a batch: a group with very many offsets that is deleted. Its parts are
+            // tombstones that may as well be written one by one.
+            if batch.size > 0 && batch.size + record.size > bytes_max {
+                self.flush(std::mem::take(batch), failed)?;
+            }
+            batch.push(record);
+        }
+        Ok(())
     }
 
     /// Appends one batch and replays it.
-    fn flush(&mut self, batch: Pending, failed: &mut Vec<(Then, ErrorCode)>) -> Result<(), ErrorCode> {
+    fn flush(&mut self, batch: Pending<M>, failed: &mut Vec<(M::Then, ErrorCode)>) -> Result<(), ErrorCode> {
         if !batch.records.is_empty() {
-            match self.means.log.append(batch.build(self.now().wall_ms)) {
-                Ok(first) => self.replay(first, batch.records),
+            match self.means.log.append(build(&batch.records, self.now().wall_ms, None), None) {
+                Ok(first) => self.replay(first, ProducerId::NONE, batch.records),
                 Err(error) => {
-                    let (partition, code) = (self.means.partition, error.code());
-                    tracing::warn!(partition, %error, "an append to __consumer_offsets failed");
+                    let code = self.tell(&error);
                     failed.extend(batch.thens.into_iter().map(|then| (then, code)));
                     return Err(code);
                 }
@@ -336,22 +340,51 @@ impl Worker {
         Ok(())
     }
 
-    fn replay(&mut self, first: Offset, records: Vec<Encoded>) {
+    /// Appends records of a transaction, or its end, and replays that.
+    fn append_alone(&mut self, records: Vec<M::Record>, form: Form) -> Result<(), ErrorCode> {
+        match form {
+            Form::Plain => unreachable!("plain writes share batches"),
+            Form::OfTransaction { producer_id, producer_epoch, guard } => {
+                let records = Encoded::all(records)?;
+                let producer = Some((producer_id, producer_epoch));
+                let batch = build(&records, self.now().wall_ms, producer);
+                let first = self.means.log.append(batch, guard).map_err(|fault| self.tell(&fault))?;
+                self.replay(first, producer_id, records);
+            }
+            Form::End(marker) => {
+                let appended = self.means.log.end_transaction(&marker).map_err(|fault| self.tell(&fault))?;
+                if let Some(offset) = appended {
+                    self.machine.replay_transaction_end(marker.producer_id, marker.is_commit);
+                    self.appended_below = offset + 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the log of a failed append; returns what clients are told.
+    fn tell(&self, error: &LogFault) -> ErrorCode {
+        let (topic, partition) = (M::TOPIC, self.means.partition);
+        tracing::warn!(topic, partition, %error, "an append failed");
+        error.code()
+    }
+
+    fn replay(&mut self, first: Offset, transaction_of: ProducerId, records: Vec<Encoded<M>>) {
         for (offset, record) in (first..).zip(records) {
-            let origin = Origin { offset, transaction_of: ProducerId::NONE };
-            self.shard.replay(origin, record.record);
+            let origin = Origin { offset, transaction_of };
+            self.machine.replay(origin, record.record);
             self.appended_below = offset + 1;
         }
     }
 
-    fn await_commit(&mut self, below: Offset, then: Then) {
-        let timeout_ms = u64::try_from(self.means.settings.offsets_commit_timeout_ms).unwrap_or(0);
+    fn await_commit(&mut self, below: Offset, then: M::Then) {
+        let timeout_ms = u64::try_from(self.means.settings.commit_timeout_ms).unwrap_or(0);
         let deadline_ms = self.now().monotonic_ms + timeout_ms;
         self.uncommitted.push_back(Uncommitted { below, deadline_ms, then });
     }
 
     /// What follows from all that is committed by now.
-    fn take_committed(&mut self) -> Vec<Effects> {
+    fn take_committed(&mut self) -> Vec<Effects<M>> {
         let mut follow_ups = Vec::new();
         let now = self.now();
         while let Some(front) = self.uncommitted.front() {
@@ -361,7 +394,7 @@ impl Worker {
                 Err(fault) => Err(fault.code()),
             };
             if let Some(front) = self.uncommitted.pop_front() {
-                follow_ups.push(self.shard.completed(now, front.then, outcome));
+                follow_ups.push(self.machine.completed(now, front.then, outcome));
             }
         }
         follow_ups
@@ -373,49 +406,12 @@ impl Worker {
         while self.uncommitted.front().is_some_and(|front| front.deadline_ms <= now.monotonic_ms) {
             if let Some(front) = self.uncommitted.pop_front() {
                 let late = Err(ErrorCode::CoordinatorNotAvailable);
-                let effects = self.shard.completed(now, front.then, late);
+                let effects = self.machine.completed(now, front.then, late);
                 self.carry_out(effects);
             }
         }
-        while let Some(effects) = self.shard.expire(now) {
+        while let Some(effects) = self.machine.expire(now) {
             self.carry_out(effects);
         }
-    }
-}
-
-/// A record and its bytes.
-struct Encoded {
-    record: GroupRecord,
-    key: Bytes,
-    value: Option<Bytes>,
-    size: usize,
-}
-
-/// More than what a record needs beside key and value.
-const RECORD_OVERHEAD: usize = 32;
-
-impl Encoded {
-    fn new(record: GroupRecord) -> Result<Encoded, EncodeError> {
-        let (key, value) = record.encode()?;
-        let size = RECORD_OVERHEAD + key.len() + value.as_ref().map_or(0, Bytes::len);
-        Ok(Encoded { record, key, value, size })
-    }
-}
-
-/// A batch that is being filled.
-#[derive(Default)]
-struct Pending {
-    records: Vec<Encoded>,
-    size: usize,
-    thens: Vec<Then>,
-}
-
-impl Pending {
-    fn build(&self, now_ms: TimestampMs) -> Bytes {
-        let mut builder = BatchBuilder::v2(BatchSettings::default());
-        for record in &self.records {
-            builder.append(now_ms, Some(&record.key), record.value.as_deref(), &[]);
-        }
-        builder.build()
     }
 }

@@ -71,8 +71,13 @@ fn batch(values: &[&str], producer: Option<(i64, i16, i32)>) -> Bytes {
 }
 
 fn append(replica: &Replica, records: Bytes, acks: i16) -> Result<Appended, AppendError> {
-    let options =
-        AppendOptions { origin: Origin::Client, produce_version: 9, acks, expected_leader_epoch: None };
+    let options = AppendOptions {
+        origin: Origin::Client,
+        produce_version: 9,
+        acks,
+        expected_leader_epoch: None,
+        guard: None,
+    };
     replica.partition.append_as_leader(records, &options)
 }
 

@@ -2,8 +2,8 @@
 //!
 //! v1 kinds of coordinators; v3 flexible; v4 several keys (KIP-699); v6 share groups (KIP-932).
 //!
-//! The topic of the coordinators is created here when it is first asked for. Transaction and share
-//! coordinators are not served; asking for one is an error that the client shows.
+//! The topic of the coordinators is created here when it is first asked for. Share coordinators are not served;
+//! asking for one is an error that the client shows.
 
 use std::net::SocketAddr;
 
@@ -46,29 +46,23 @@ pub(crate) async fn handle(
 }
 
 async fn find(context: &Context, kind: i8, key: &str, endpoint: &Endpoint, local: SocketAddr) -> Coordinator {
-    let refusal = match kind {
-        0 => None,
-        1 => Some("Transactions are not served by this broker"),
-        2 => Some("Share groups are not served by this broker"),
-        _ => Some("There are coordinators of groups (0), transactions (1) and share groups (2)"),
-    };
-    if let Some(message) = refusal {
-        return unavailable(ErrorCode::InvalidRequest, message);
-    }
-    let topic = match context.image().topic_by_name(topic_name::GROUP_METADATA) {
-        Some(topic) => topic.clone(),
-        None => {
-            topic_creation::create(context, &[topic_name::GROUP_METADATA]).await;
-            match context.image().topic_by_name(topic_name::GROUP_METADATA) {
-                Some(topic) => topic.clone(),
-                None => {
-                    return unavailable(
-                        ErrorCode::CoordinatorNotAvailable,
-                        "The topic of the groups could not be created",
-                    );
-                }
-            }
+    let topic = match kind {
+        0 => topic_name::GROUP_METADATA,
+        1 => topic_name::TRANSACTION_STATE,
+        2 => {
+            return unavailable(ErrorCode::InvalidRequest, "Share groups are not served by this broker");
         }
+        _ => {
+            let kinds = "There are coordinators of groups (0), transactions (1) and share groups (2)";
+            return unavailable(ErrorCode::InvalidRequest, kinds);
+        }
+    };
+    if context.image().topic_by_name(topic).is_none() {
+        topic_creation::create(context, &[topic]).await;
+    }
+    let Some(topic) = context.image().topic_by_name(topic).cloned() else {
+        let message = "The topic of the coordinator could not be created";
+        return unavailable(ErrorCode::CoordinatorNotAvailable, message);
     };
     let image = context.image();
     let index = klamm_coordinator::partition_of(key, topic.partitions.len() as i32);
@@ -83,7 +77,7 @@ async fn find(context: &Context, kind: i8, key: &str, endpoint: &Endpoint, local
             ..Default::default()
         },
         None => {
-            unavailable(ErrorCode::CoordinatorNotAvailable, "The partition of this group has no leader now")
+            unavailable(ErrorCode::CoordinatorNotAvailable, "The partition of this name has no leader now")
         }
     }
 }

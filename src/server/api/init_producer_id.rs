@@ -1,9 +1,9 @@
 //! InitProducerId (key 22), versions 0 to 5.
 //!
 //! v2 flexible; v3 the id and epoch that the producer has (KIP-360); v4 PRODUCER_FENCED (KIP-588); v5 the error
-//! TRANSACTION_ABORTABLE (KIP-890). Transactional ids are not served: such a producer is refused.
+//! TRANSACTION_ABORTABLE (KIP-890).
 
-use klamm_model::{ErrorCode, ProducerId};
+use klamm_model::{ErrorCode, ProducerEpoch, ProducerId};
 use klamm_protocol::messages::init_producer_id::{InitProducerIdRequest, InitProducerIdResponse};
 
 use super::Call;
@@ -11,7 +11,7 @@ use crate::context::Context;
 
 pub(crate) async fn handle(
     context: &Context,
-    _call: &Call,
+    call: &Call,
     request: InitProducerIdRequest,
 ) -> InitProducerIdResponse {
     let given = match &request.transactional_id {
@@ -20,12 +20,12 @@ pub(crate) async fn handle(
             Err(ErrorCode::InvalidRequest)
         }
         // A producer without transactions gets a new id whatever it had (KIP-360 is about transactional ones).
-        None => context.producer_ids.next(&context.controller, context.node_id, context.broker_epoch()).await,
-        Some(_) => Err(ErrorCode::InvalidRequest),
+        None => context.unused_producer_id().await.map(|id| (id, ProducerEpoch(0))),
+        Some(_) => context.transactions.init_producer_id(call.version, &request).await,
     };
     match given {
-        Ok(ProducerId(producer_id)) => {
-            InitProducerIdResponse { producer_id, producer_epoch: 0, ..Default::default() }
+        Ok((ProducerId(producer_id), ProducerEpoch(producer_epoch))) => {
+            InitProducerIdResponse { producer_id, producer_epoch, ..Default::default() }
         }
         Err(code) => InitProducerIdResponse {
             error_code: code.code(),

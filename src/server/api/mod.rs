@@ -1,6 +1,8 @@
 //! The table of APIs: what is served, in which versions, on which listeners, by which function. Nothing else
 //! in this crate looks at API keys.
 
+mod add_offsets_to_txn;
+mod add_partitions_to_txn;
 mod allocate_producer_ids;
 mod alter_configs;
 mod alter_partition;
@@ -15,7 +17,10 @@ mod delete_topics;
 mod describe_cluster;
 mod describe_configs;
 mod describe_groups;
+mod describe_producers;
 mod describe_topic_partitions;
+mod describe_transactions;
+mod end_txn;
 mod fetch;
 mod find_coordinator;
 mod heartbeat;
@@ -26,6 +31,7 @@ mod leave_group;
 mod list_config_resources;
 mod list_groups;
 mod list_offsets;
+mod list_transactions;
 mod metadata;
 mod offset_commit;
 mod offset_delete;
@@ -33,7 +39,9 @@ mod offset_fetch;
 mod offset_for_leader_epoch;
 mod produce;
 mod sync_group;
+mod txn_offset_commit;
 mod unregister_broker;
+mod write_txn_markers;
 
 use std::io;
 use std::net::SocketAddr;
@@ -93,6 +101,14 @@ pub(crate) enum Closed {
 /// The future of an answer; `None` where the client wants none.
 pub(crate) type Answer = BoxFuture<'static, Result<Option<Reply>, Closed>>;
 
+/// A pipelined request that has begun.
+pub(crate) enum Begun {
+    /// Its first stage is done.
+    Done(Answer),
+    /// Its first stage waits for another coordinator. The requests behind it wait too.
+    Waits(BoxFuture<'static, Result<Answer, Closed>>),
+}
+
 /// How an API runs.
 #[derive(Clone, Copy)]
 pub(crate) enum Handler {
@@ -100,8 +116,8 @@ pub(crate) enum Handler {
     Serial(fn(Arc<Context>, Call, Reader) -> Answer),
     /// As serial, but it may wait long for others. It is given up when its client goes or the node stops.
     Waiting(fn(Arc<Context>, Call, Reader) -> Answer),
-    /// Its first stage at once, in order; its answer when it is ready, in order too.
-    Pipelined(fn(Arc<Context>, Call, Reader) -> Result<Answer, Closed>),
+    /// Its first stage in order; its answer when it is ready, in order too.
+    Pipelined(fn(Arc<Context>, Call, Reader) -> Result<Begun, Closed>),
 }
 
 /// A row of the table.
@@ -152,6 +168,11 @@ pub(crate) static TABLE: &[Entry] = &[
     row!(Serial DeleteRecords, 0..=2, delete_records, DeleteRecordsRequest),
     row!(Serial InitProducerId, 0..=5, init_producer_id, InitProducerIdRequest),
     row!(Serial OffsetForLeaderEpoch, 0..=4, offset_for_leader_epoch, OffsetForLeaderEpochRequest),
+    row!(Serial AddPartitionsToTxn, 0..=5, add_partitions_to_txn, AddPartitionsToTxnRequest),
+    row!(Serial AddOffsetsToTxn, 0..=4, add_offsets_to_txn, AddOffsetsToTxnRequest),
+    row!(Serial EndTxn, 0..=5, end_txn, EndTxnRequest),
+    row!(Serial WriteTxnMarkers, 0..=2, write_txn_markers, WriteTxnMarkersRequest),
+    row!(Serial TxnOffsetCommit, 0..=6, txn_offset_commit, TxnOffsetCommitRequest),
     row!(Serial DescribeConfigs, 0..=4, describe_configs, DescribeConfigsRequest),
     row!(Serial AlterConfigs, 0..=2, alter_configs, AlterConfigsRequest),
     row!(Serial CreatePartitions, 0..=3, create_partitions, CreatePartitionsRequest),
@@ -164,6 +185,9 @@ pub(crate) static TABLE: &[Entry] = &[
     row!(Serial BrokerHeartbeat, 0..=1, broker_heartbeat, BrokerHeartbeatRequest),
     row!(Serial UnregisterBroker, 0..=0, unregister_broker, UnregisterBrokerRequest),
     row!(Serial AllocateProducerIds, 0..=0, allocate_producer_ids, AllocateProducerIdsRequest),
+    row!(Serial DescribeProducers, 0..=0, describe_producers, DescribeProducersRequest),
+    row!(Serial DescribeTransactions, 0..=0, describe_transactions, DescribeTransactionsRequest),
+    row!(Serial ListTransactions, 0..=1, list_transactions, ListTransactionsRequest),
     row!(Serial ListConfigResources, 0..=1, list_config_resources, ListConfigResourcesRequest),
     row!(Serial DescribeTopicPartitions, 0..=0, describe_topic_partitions, DescribeTopicPartitionsRequest),
 ];

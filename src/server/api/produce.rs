@@ -11,22 +11,34 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use klamm_coordinator::Question as Ask;
+use klamm_coordinator::transaction::Producer;
 use klamm_model::{ErrorCode, LeaderEpoch, Offset, TopicId, topic_name};
-use klamm_partition::{AppendError, AppendOptions, Appended, Origin, Partition};
+use klamm_partition::{
+    AppendError, AppendOptions, Appended, Origin, Partition, Verification, VerificationGuard,
+};
 use klamm_protocol::messages::produce::{
     BatchIndexAndErrorMessage, PartitionProduceResponse, ProduceRequest, ProduceResponse, TopicProduceData,
     TopicProduceResponse,
 };
 use klamm_protocol::{Reader, RecordsField};
+use klamm_records::BatchHeader;
 
-use super::{Answer, Call, Closed, decode, encode};
+use super::{Answer, Begun, Call, Closed, decode, encode};
 use crate::context::Context;
+use crate::transaction_verification::{self, Clients};
 
 /// The client id of Kafka's own tools that may write to internal topics.
 const ADMIN_CLIENT_ID: &str = "__admin_client";
 
 /// From this version on topics are named by their ids.
 const TOPIC_IDS_SINCE: i16 = 13;
+
+/// From this version on the client knows TRANSACTION_ABORTABLE.
+const ABORTABLE_SINCE: i16 = 11;
+
+/// From this version on the client does not add partitions to its transactions itself.
+const IMPLICIT_SINCE: i16 = 12;
 
 /// Fewer bytes than this hold no batch.
 const HEAD_BYTES: usize = 17;
@@ -42,12 +54,37 @@ struct Pending {
     place: (usize, usize),
 }
 
+/// What the coordinators of transactions said about the batches that need it, by topic, id and partition.
+type Verified = BTreeMap<(String, TopicId, i32), Result<Option<VerificationGuard>, ErrorCode>>;
+
 /// The first stage, in the order of the requests: all records are appended, or refused. The answer waits for
-/// what `acks` asks for.
-pub(crate) fn begin(context: Arc<Context>, call: Call, mut reader: Reader) -> Result<Answer, Closed> {
+/// what `acks` asks for. Where a transaction begins in a partition, its coordinator is asked first.
+pub(crate) fn begin(context: Arc<Context>, call: Call, mut reader: Reader) -> Result<Begun, Closed> {
     let request: ProduceRequest = decode(&call, &mut reader)?;
+    let questions = questions(&context, &call, &request);
+    if questions.is_empty() {
+        return append_and_wait(&context, call, request, &Verified::new()).map(Begun::Done);
+    }
+    Ok(Begun::Waits(Box::pin(async move {
+        let mut verified = Verified::new();
+        for Question { place, partition, producer, base_sequence, clients } in questions {
+            let answer =
+                transaction_verification::verify(&context, &partition, producer, base_sequence, clients)
+                    .await;
+            verified.insert(place, answer);
+        }
+        append_and_wait(&context, call, request, &verified)
+    })))
+}
+
+fn append_and_wait(
+    context: &Context,
+    call: Call,
+    request: ProduceRequest,
+    verified: &Verified,
+) -> Result<Answer, Closed> {
     let (acks, timeout_ms) = (request.acks, request.timeout_ms);
-    let (mut response, pending) = append_all(&context, &call, request);
+    let (mut response, pending) = append_all(context, &call, request, verified);
     if acks == 0 {
         let failed = partitions(&response).any(|partition| partition.error_code != ErrorCode::None.code());
         if failed {
@@ -68,11 +105,77 @@ pub(crate) fn begin(context: Arc<Context>, call: Call, mut reader: Reader) -> Re
     }))
 }
 
+/// A batch that may be the first of a transaction in its partition.
+struct Question {
+    place: (String, TopicId, i32),
+    partition: Arc<Partition>,
+    producer: Producer,
+    base_sequence: i32,
+    clients: Clients,
+}
+
+fn questions(context: &Context, call: &Call, request: &ProduceRequest) -> Vec<Question> {
+    let Some(transactional_id) = &request.transactional_id else { return Vec::new() };
+    if refuse_all(request).is_some() {
+        return Vec::new();
+    }
+    let clients = Clients {
+        question: if call.version >= IMPLICIT_SINCE { Ask::Add } else { Ask::Verify },
+        know_abortable: call.version >= ABORTABLE_SINCE,
+    };
+    let table = context.partitions.load();
+    let mut questions = Vec::new();
+    for topic in &request.topic_data {
+        let local = match call.version >= TOPIC_IDS_SINCE {
+            true => table.topic(topic.topic_id),
+            false => table.topic_by_name(&topic.name),
+        };
+        for data in &topic.partition_data {
+            let partition = local.and_then(|local| local.partitions.get(&data.index));
+            let Some(partition) = partition.filter(|partition| partition.is_leader()) else { continue };
+            let Some(header) = data.records.as_ref().and_then(transactional) else { continue };
+            let known = partition.verify_transaction(
+                header.producer_id,
+                header.producer_epoch,
+                header.base_sequence,
+                clients.question == Ask::Add,
+            );
+            if let Verification::Needed(_) = known {
+                questions.push(Question {
+                    place: (topic.name.clone(), topic.topic_id, data.index),
+                    partition: partition.clone(),
+                    producer: Producer {
+                        transactional_id: transactional_id.clone(),
+                        id: header.producer_id,
+                        epoch: header.producer_epoch,
+                    },
+                    base_sequence: header.base_sequence,
+                    clients,
+                });
+            }
+        }
+    }
+    questions
+}
+
+/// The head of a transactional batch.
+fn transactional(records: &RecordsField) -> Option<BatchHeader> {
+    match records.bytes().map(|bytes| klamm_records::peek_batch(bytes)) {
+        Some(Ok(Some(header))) if header.magic == 2 && header.is_transactional() => Some(header),
+        _ => None,
+    }
+}
+
 fn partitions(response: &ProduceResponse) -> impl Iterator<Item = &PartitionProduceResponse> {
     response.responses.iter().flat_map(|topic| &topic.partition_responses)
 }
 
-fn append_all(context: &Context, call: &Call, request: ProduceRequest) -> (ProduceResponse, Vec<Pending>) {
+fn append_all(
+    context: &Context,
+    call: &Call,
+    request: ProduceRequest,
+    verified: &Verified,
+) -> (ProduceResponse, Vec<Pending>) {
     let refused = refuse_all(&request);
     let table = context.partitions.load();
     let mut response = ProduceResponse::default();
@@ -87,17 +190,20 @@ fn append_all(context: &Context, call: &Call, request: ProduceRequest) -> (Produ
         for (index, records) in records_of {
             let refusal = refused.or(internal.then_some(ErrorCode::InvalidTopicException));
             let partition = local.and_then(|topic| topic.partitions.get(&index));
-            let result = match (refusal, partition) {
-                (Some(code), _) => Err(refusal_response(code, None)),
-                (None, None) => {
+            let verified = verified.get(&(name.clone(), id, index));
+            let result = match (refusal, partition, verified) {
+                (Some(code), _, _) => Err(refusal_response(code, None)),
+                (None, None, _) => {
                     Err(refusal_response(context.missing_partition(named_by_id, &name, index), None))
                 }
-                (None, Some(partition)) => {
+                (None, Some(_), Some(Err(error))) => Err(unverified(call.version, *error)),
+                (None, Some(partition), verified) => {
                     let options = AppendOptions {
                         origin: Origin::Client,
                         produce_version: call.version,
                         acks: request.acks,
                         expected_leader_epoch: None,
+                        guard: verified.and_then(|verified| verified.clone().ok().flatten()),
                     };
                     let records = records.as_ref().and_then(RecordsField::bytes);
                     append(partition, records, &options).inspect(|appended| {
@@ -135,14 +241,30 @@ fn refuse_all(request: &ProduceRequest) -> Option<ErrorCode> {
     if !matches!(request.acks, -1..=1) {
         return Some(ErrorCode::InvalidRequiredAcks);
     }
-    let is_transactional = |records: &RecordsField| {
-        let batch = records.bytes().map(|bytes| klamm_records::peek_batch(bytes));
-        matches!(batch, Some(Ok(Some(header))) if header.magic == 2 && header.is_transactional())
-    };
     let mut all = request.topic_data.iter().flat_map(|topic| &topic.partition_data);
-    let transactional = all.any(|partition| partition.records.as_ref().is_some_and(is_transactional));
-    (transactional && request.transactional_id.is_none())
+    let is_transactional = all.any(|partition| partition.records.as_ref().and_then(transactional).is_some());
+    (is_transactional && request.transactional_id.is_none())
         .then_some(ErrorCode::TransactionalIdAuthorizationFailed)
+}
+
+/// The answer where a coordinator did not let a batch into its transaction. Clients before KIP-890 do not expect
+/// errors of a coordinator here, and try again after this one.
+fn unverified(version: i16, error: ErrorCode) -> Box<PartitionProduceResponse> {
+    match error {
+        ErrorCode::InvalidTxnState => {
+            let message = "Partition was not added to the transaction".to_owned();
+            refusal_response(error, Some(message))
+        }
+        ErrorCode::ConcurrentTransactions if version >= IMPLICIT_SINCE => refusal_response(error, None),
+        ErrorCode::ConcurrentTransactions
+        | ErrorCode::CoordinatorLoadInProgress
+        | ErrorCode::CoordinatorNotAvailable
+        | ErrorCode::NotCoordinator => {
+            let message = format!("It could not be asked whether the transaction is open: {error}");
+            refusal_response(ErrorCode::NotEnoughReplicas, Some(message))
+        }
+        _ => refusal_response(error, None),
+    }
 }
 
 fn append(

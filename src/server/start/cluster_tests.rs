@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::net::TcpListener;
 
 use klamm_io::{SystemClock, SystemNetwork};
+use klamm_metadata::Image;
 use klamm_model::NodeId;
 use klamm_testing::{SeededRandom, SimulatedDisk};
 

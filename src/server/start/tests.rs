@@ -6,7 +6,7 @@ use std::path::Path;
 
 use klamm_io::{Entry, File, OpenMode, SystemClock, SystemNetwork};
 use klamm_model::ErrorCode;
-use klamm_partition::AppendOptions;
+use klamm_partition::{AppendOptions, Partition};
 use klamm_protocol::messages::delete_records::{
     DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsResponse, DeleteRecordsTopic,
 };
@@ -249,7 +249,7 @@ fn append(partition: &Partition) {
     let mut batch = BatchBuilder::v2(BatchSettings::default());
     batch.append(1, None, Some(b"value"), &[]);
     let (origin, expected_leader_epoch) = (Origin::Coordinator, None);
-    let options = AppendOptions { origin, produce_version: 9, acks: -1, expected_leader_epoch };
+    let options = AppendOptions { origin, produce_version: 9, acks: -1, expected_leader_epoch, guard: None };
     partition.append_as_leader(batch.build(), &options).unwrap();
 }
 

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use klamm_coordinator::GroupEnvironment;
-use klamm_coordinator::runtime::{LogFault, OffsetsLog};
+use klamm_coordinator::runtime::{CoordinatorLog, LogFault};
 use klamm_io::BoxFuture;
 use klamm_metadata::{Image, PartitionState, RecoveryState, Topic};
 use klamm_model::{LeaderEpoch, NodeId, Offset, TopicId};
-use klamm_partition::Partition;
+use klamm_partition::{Partition, TransactionMarker, VerificationGuard};
 use klamm_records::batches;
+use klamm_records::control::EndTxnMarker;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
@@ -81,7 +82,7 @@ impl MemoryLog {
     }
 }
 
-impl OffsetsLog for MemoryLog {
+impl CoordinatorLog for MemoryLog {
     fn start_offset(&self) -> Offset {
         let first = batches(self.content()).next();
         first.map_or(0, |batch| batch.expect("whole batches").header.base_offset)
@@ -109,7 +110,7 @@ impl OffsetsLog for MemoryLog {
         Ok(Bytes::new())
     }
 
-    fn append(&self, batch: Bytes) -> Result<Offset, LogFault> {
+    fn append(&self, batch: Bytes, _guard: Option<VerificationGuard>) -> Result<Offset, LogFault> {
         let mut state = self.state.lock();
         if let Some(fault) = state.refuses {
             return Err(fault());
@@ -125,6 +126,12 @@ impl OffsetsLog for MemoryLog {
             self.high_watermark.send_replace(state.end);
         }
         Ok(base)
+    }
+
+    fn end_transaction(&self, marker: &TransactionMarker) -> Result<Option<Offset>, LogFault> {
+        let control = EndTxnMarker { commit: marker.is_commit, coordinator_epoch: marker.coordinator_epoch };
+        let producer = (marker.producer_id, marker.producer_epoch);
+        self.append(control.batch(0, 0, producer, LeaderEpoch(0)), None).map(Some)
     }
 
     fn is_committed(&self, below: Offset) -> Result<bool, LogFault> {

@@ -151,6 +151,7 @@ pub(crate) fn reply(reply: &Reply) -> String {
             write!(out, "offset-delete {} [{answers}]", error(reply.error_code))
         }
         Reply::TopicsDeleted => write!(out, "offsets of deleted topics are gone"),
+        Reply::TransactionEnded => write!(out, "transaction ended"),
     }
     .expect("to memory");
     out

@@ -1,0 +1,81 @@
+//! DescribeTransactions and ListTransactions.
+
+use klamm_model::ErrorCode;
+use klamm_protocol::messages::describe_transactions::{
+    DescribeTransactionsRequest, DescribeTransactionsResponse, TransactionState,
+};
+use klamm_protocol::messages::list_transactions::{ListTransactionsRequest, ListTransactionsResponse};
+
+use super::repeats::Repeats;
+use crate::transaction::{Filter, Reply, Request, State};
+use crate::transaction_coordinator::TransactionCoordinator;
+
+impl TransactionCoordinator {
+    /// DescribeTransactions.
+    pub async fn describe_transactions(
+        &self,
+        request: DescribeTransactionsRequest,
+    ) -> DescribeTransactionsResponse {
+        let mut response = DescribeTransactionsResponse::default();
+        let mut repeats = Repeats::new();
+        for id in request.transactional_ids {
+            let described = self.describe(id.clone());
+            response.transaction_states.extend(repeats.answer(id, described, bytes_of).await);
+        }
+        response
+    }
+
+    async fn describe(&self, transactional_id: String) -> TransactionState {
+        let asked = Request::Describe { transactional_id: transactional_id.clone() };
+        let error = match transactional_id.is_empty() {
+            true => ErrorCode::InvalidRequest,
+            false => match self.ask(&transactional_id, asked).await {
+                Reply::Described(state) => return state,
+                Reply::Refused(error) => error,
+                _ => ErrorCode::UnknownServerError,
+            },
+        };
+        TransactionState { error_code: error.code(), transactional_id, ..TransactionState::default() }
+    }
+
+    /// ListTransactions: all of this node.
+    pub async fn list_transactions(&self, request: ListTransactionsRequest) -> ListTransactionsResponse {
+        let is_known = |name: &String| {
+            State::PASSING.contains(&&**name) || State::ALL.iter().any(|state| state.name() == name)
+        };
+        let unknown_state_filters: Vec<String> =
+            request.state_filters.iter().filter(|name| !is_known(name)).cloned().collect();
+        let mailboxes = match self.mailboxes.loaded() {
+            Ok(mailboxes) => mailboxes,
+            Err(error) => {
+                let error_code = error.code();
+                return ListTransactionsResponse { error_code, ..ListTransactionsResponse::default() };
+            }
+        };
+        let filter = Filter {
+            states: request.state_filters,
+            producer_ids: request.producer_id_filters,
+            longer_than_ms: request.duration_filter,
+        };
+        let mut response = ListTransactionsResponse { unknown_state_filters, ..Default::default() };
+        for mailbox in mailboxes {
+            match mailbox.ask(Request::List(filter.clone())).await {
+                Reply::Listed(listed) => response.transaction_states.extend(listed),
+                // This node has resigned from it meanwhile.
+                Reply::Refused(ErrorCode::NotCoordinator) => {}
+                Reply::Refused(error) => response.error_code = error.code(),
+                _ => response.error_code = ErrorCode::UnknownServerError.code(),
+            }
+        }
+        response
+    }
+}
+
+fn bytes_of(state: &TransactionState) -> usize {
+    let partitions: usize = state
+        .topics
+        .iter()
+        .map(|topic| size_of_val(topic) + topic.topic.len() + 4 * topic.partitions.len())
+        .sum();
+    size_of::<TransactionState>() + state.transactional_id.len() + partitions
+}

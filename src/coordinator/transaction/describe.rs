@@ -1,0 +1,47 @@
+//! DescribeTransactions and ListTransactions.
+
+use klamm_model::ErrorCode;
+use klamm_protocol::messages::describe_transactions::{TopicData, TransactionState};
+use klamm_protocol::messages::list_transactions;
+
+use super::TransactionShard;
+use super::message::{Filter, Now};
+
+impl TransactionShard {
+    pub(super) fn describe(&self, transactional_id: String) -> TransactionState {
+        let Some(known) = self.transactions.get(&*transactional_id) else {
+            let error_code = ErrorCode::TransactionalIdNotFound.code();
+            return TransactionState { error_code, transactional_id, ..TransactionState::default() };
+        };
+        let topics = known.partitions.iter().map(|(topic, partitions)| TopicData {
+            topic: topic.to_string(),
+            partitions: partitions.iter().copied().collect(),
+        });
+        TransactionState {
+            error_code: ErrorCode::None.code(),
+            transactional_id,
+            transaction_state: known.state.name().to_owned(),
+            transaction_timeout_ms: known.timeout_ms,
+            transaction_start_time_ms: known.start_ms,
+            producer_id: known.producer_id.0,
+            producer_epoch: known.producer_epoch.0,
+            topics: topics.collect(),
+        }
+    }
+
+    pub(super) fn list(&self, now: Now, filter: &Filter) -> Vec<list_transactions::TransactionState> {
+        let matching = self.transactions.iter().filter(|(_, transaction)| {
+            let is_long = now.wall_ms.saturating_sub(transaction.start_ms) > filter.longer_than_ms;
+            let has_state = || filter.states.iter().any(|name| name == transaction.state.name());
+            (filter.producer_ids.is_empty() || filter.producer_ids.contains(&transaction.producer_id.0))
+                && (filter.states.is_empty() || has_state())
+                && (filter.longer_than_ms < 0 || is_long)
+        });
+        let listed = matching.map(|(id, transaction)| list_transactions::TransactionState {
+            transactional_id: id.to_string(),
+            producer_id: transaction.producer_id.0,
+            transaction_state: transaction.state.name().to_owned(),
+        });
+        listed.collect()
+    }
+}

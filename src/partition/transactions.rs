@@ -1,0 +1,206 @@
+//! Transactions in one partition: who was found to have one open here (KIP-890), and their ends.
+//!
+//! The first transactional batch of a producer is appended only if the transaction coordinator was asked since,
+//! and no end of a transaction of this producer came between the question and the append. A guard, unique to
+//! the question, tells. From the first append to the marker, the open transaction itself tells.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+
+use klamm_model::{LeaderEpoch, ProducerEpoch, ProducerId};
+use klamm_records::control::EndTxnMarker;
+use klamm_records::{BatchHeader, validate_for_append};
+use klamm_storage::ProducerState;
+
+use crate::Partition;
+use crate::append::{AppendError, AppendOptions, Appended, Origin};
+
+/// Produce's newest version, whose rules a marker follows.
+const PRODUCE_VERSION: i16 = 13;
+
+/// From this version of transactions on, the marker carries a higher epoch than the records (KIP-890).
+const FIRST_VERSION_WITH_EPOCH_BUMP: i8 = 2;
+
+/// The end of a transaction, as its coordinator wants it written into a partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TransactionMarker {
+    /// Whose transaction.
+    pub producer_id: ProducerId,
+    /// The epoch of the producer from now on.
+    pub producer_epoch: ProducerEpoch,
+    /// The epoch of the coordinator: an older one is refused.
+    pub coordinator_epoch: i32,
+    /// Whether the transaction's records count.
+    pub is_commit: bool,
+    /// The version of transactions that the producer speaks; 2 if its epoch was raised for this end.
+    pub transaction_version: i8,
+}
+
+/// Shows to [`Partition::append_as_leader`] that the coordinator was asked. Worth nothing once a marker of the
+/// producer was written.
+#[derive(Clone, Debug)]
+pub struct VerificationGuard(Arc<Question>);
+
+/// What is asked of the coordinator.
+#[derive(Debug)]
+struct Question {
+    epoch: ProducerEpoch,
+    /// The first sequence that was seen of this transaction.
+    lowest_sequence: i32,
+    /// Whether the broker adds the partition to the transaction, for producers that do not do so themselves.
+    is_implicit: bool,
+}
+
+/// Whether a producer may append to a transaction.
+#[derive(Clone, Debug)]
+pub enum Verification {
+    /// Its transaction is open here.
+    Ongoing,
+    /// The coordinator has to be asked; the guard goes into the append.
+    Needed(VerificationGuard),
+}
+
+/// The questions that are under way, by producer. One that nobody holds any more is forgotten.
+#[derive(Default)]
+pub(crate) struct Verifications {
+    by_producer: BTreeMap<ProducerId, Weak<Question>>,
+}
+
+impl Verifications {
+    fn begin(&mut self, producer: ProducerId, question: Question) -> VerificationGuard {
+        let known = self.by_producer.get(&producer).and_then(Weak::upgrade);
+        if let Some(known) = known.filter(|known| known.epoch == question.epoch) {
+            return VerificationGuard(known);
+        }
+        self.by_producer.retain(|_, question| question.strong_count() > 0);
+        let question = Arc::new(question);
+        self.by_producer.insert(producer, Arc::downgrade(&question));
+        VerificationGuard(question)
+    }
+
+    fn end(&mut self, producer: ProducerId) {
+        self.by_producer.remove(&producer);
+    }
+
+    fn holds(&self, producer: ProducerId, guard: &VerificationGuard) -> bool {
+        let current = self.by_producer.get(&producer).and_then(Weak::upgrade);
+        current.is_some_and(|current| Arc::ptr_eq(&current, &guard.0))
+    }
+}
+
+impl Partition {
+    /// Whether a producer of that epoch has a transaction open here. If not, its coordinator has to be asked
+    /// before the batch that begins with `base_sequence` is appended.
+    pub fn verify_transaction(
+        &self,
+        producer: ProducerId,
+        epoch: ProducerEpoch,
+        base_sequence: i32,
+        is_implicit: bool,
+    ) -> Verification {
+        if is_open(self.log().producer(producer).as_ref(), epoch) {
+            return Verification::Ongoing;
+        }
+        let question = Question { epoch, lowest_sequence: base_sequence, is_implicit };
+        Verification::Needed(self.verifications.lock().begin(producer, question))
+    }
+
+    /// Whether a producer has any transaction open here.
+    pub fn has_open_transaction(&self, producer: ProducerId) -> bool {
+        self.log().producer(producer).is_some_and(|state| state.current_txn_first_offset.is_some())
+    }
+
+    /// Writes the end of a transaction. Returns where it stands, or nothing if it stands here already and
+    /// nothing was written.
+    ///
+    /// # Errors
+    /// Beside those of an append: [`AppendError::ProducerFenced`] for a marker of an earlier transaction, and
+    /// [`AppendError::CoordinatorFenced`] for one of an earlier coordinator.
+    pub fn end_transaction(
+        &self,
+        marker: &TransactionMarker,
+        expected_leader_epoch: Option<LeaderEpoch>,
+    ) -> Result<Option<Appended>, AppendError> {
+        let _writer = self.writer.lock();
+        let options = AppendOptions {
+            origin: Origin::Coordinator,
+            produce_version: PRODUCE_VERSION,
+            acks: -1,
+            expected_leader_epoch,
+            guard: None,
+        };
+        let leader_epoch = self.check_may_append(&options)?;
+        let known = self.log().producer(marker.producer_id);
+        if let Some(known) = &known
+            && !check_marker(marker, known)?
+        {
+            return Ok(None);
+        }
+        self.verifications.lock().end(marker.producer_id);
+        let rules = self.append_rules(leader_epoch, &options);
+        let control = EndTxnMarker { commit: marker.is_commit, coordinator_epoch: marker.coordinator_epoch };
+        let producer = (marker.producer_id, marker.producer_epoch);
+        let batch = control.batch(rules.first_offset, rules.now_ms, producer, leader_epoch);
+        let batches = validate_for_append(batch, &rules).map_err(AppendError::Invalid)?;
+        self.append_batches(&batches, &rules).map(Some)
+    }
+
+    /// Checks that a transactional batch belongs to a transaction that is known to be open.
+    pub(crate) fn check_in_transaction(
+        &self,
+        batch: &BatchHeader,
+        known: Option<&ProducerState>,
+        guard: Option<&VerificationGuard>,
+    ) -> Result<(), AppendError> {
+        let producer = batch.producer_id;
+        if is_open(known, batch.producer_epoch) {
+            return Ok(());
+        }
+        let guard = guard.filter(|guard| {
+            guard.0.epoch == batch.producer_epoch && self.verifications.lock().holds(producer, guard)
+        });
+        let Some(VerificationGuard(question)) = guard else {
+            return Err(AppendError::NoTransaction { producer });
+        };
+        // An earlier batch of the transaction was seen and is not here, so this one comes too early.
+        let is_early = batch.base_sequence > question.lowest_sequence
+            || (question.is_implicit && known.is_none() && batch.base_sequence > 0);
+        if is_early {
+            return Err(AppendError::OutOfOrderSequence { producer, found: batch.base_sequence, last: -1 });
+        }
+        Ok(())
+    }
+
+    /// The first batch of a transaction is appended: from now on the open transaction tells.
+    pub(crate) fn transaction_began(&self, producer: ProducerId) {
+        self.verifications.lock().end(producer);
+    }
+}
+
+fn is_open(known: Option<&ProducerState>, epoch: ProducerEpoch) -> bool {
+    known.is_some_and(|known| known.epoch == epoch && known.current_txn_first_offset.is_some())
+}
+
+/// Whether a marker is to be written; false if it stands in the log already.
+fn check_marker(marker: &TransactionMarker, known: &ProducerState) -> Result<bool, AppendError> {
+    let fenced = AppendError::ProducerFenced {
+        producer: marker.producer_id,
+        found: marker.producer_epoch,
+        current: known.epoch,
+    };
+    if marker.producer_epoch < known.epoch {
+        return Err(fenced);
+    }
+    if marker.transaction_version >= FIRST_VERSION_WITH_EPOCH_BUMP && marker.producer_epoch == known.epoch {
+        // Records of this epoch are those of the next transaction, which an earlier end must not touch.
+        return if known.current_txn_first_offset.is_some() { Err(fenced) } else { Ok(false) };
+    }
+    if known.coordinator_epoch > marker.coordinator_epoch {
+        return Err(AppendError::CoordinatorFenced {
+            producer: marker.producer_id,
+            found: marker.coordinator_epoch,
+            current: known.coordinator_epoch,
+        });
+    }
+    Ok(true)
+}

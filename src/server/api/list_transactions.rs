@@ -1,0 +1,18 @@
+//! ListTransactions (key 66), versions 0 and 1 (KIP-664).
+//!
+//! v1 those that have run for longer (KIP-994).
+//!
+//! Deviation: version 2, which filters ids by a regular expression (KIP-1152), is not served.
+
+use klamm_protocol::messages::list_transactions::{ListTransactionsRequest, ListTransactionsResponse};
+
+use super::Call;
+use crate::context::Context;
+
+pub(crate) async fn handle(
+    context: &Context,
+    _call: &Call,
+    request: ListTransactionsRequest,
+) -> ListTransactionsResponse {
+    context.transactions.list_transactions(request).await
+}
