@@ -216,6 +216,7 @@ async fn an_idempotent_producer_of_before_is_recognized() {
             produce_version: 9,
             acks: 1,
             expected_leader_epoch: None,
+            guard: None,
         };
         let end = partition.offsets().log_end;
         let again = partition.append_as_leader(last.bytes.clone(), &options);

@@ -24,6 +24,8 @@ use klamm_protocol::messages::offset_delete::{
 use klamm_protocol::messages::offset_fetch::{OffsetFetchRequestGroup, OffsetFetchRequestTopics};
 use klamm_protocol::messages::sync_group::{SyncGroupRequest, SyncGroupRequestAssignment};
 
+use crate::script::{Play, Words};
+
 /// What stands in the log.
 enum Entry {
     Record(ProducerId, Bytes, Option<Bytes>),
@@ -46,35 +48,6 @@ pub(crate) struct Stage {
     shown: Vec<String>,
 }
 
-/// A command's words: `name positional… key=value…`.
-struct Words<'a> {
-    plain: Vec<&'a str>,
-    named: BTreeMap<&'a str, &'a str>,
-}
-
-impl<'a> Words<'a> {
-    fn of(line: &'a str) -> Words<'a> {
-        let (mut plain, mut named) = (Vec::new(), BTreeMap::new());
-        for word in line.split_whitespace() {
-            match word.split_once('=') {
-                Some((key, value)) if key.chars().all(|c| c.is_ascii_lowercase() || c == '_') => {
-                    named.insert(key, value);
-                }
-                _ => plain.push(word),
-            }
-        }
-        Words { plain, named }
-    }
-
-    fn text(&self, key: &str) -> Option<String> {
-        self.named.get(key).map(|value| (*value).to_owned())
-    }
-
-    fn number<N: std::str::FromStr>(&self, key: &str, otherwise: N) -> N {
-        self.named.get(key).map_or(otherwise, |text| text.parse().ok().expect("a number"))
-    }
-}
-
 fn now_at_start() -> Now {
     Now { wall_ms: 1_000_000, monotonic_ms: 0 }
 }
@@ -95,8 +68,8 @@ fn started(settings: &GroupSettings, log: &[Entry], now: Now) -> (GroupShard, Ef
     (shard, effects)
 }
 
-impl Stage {
-    pub(crate) fn new() -> Stage {
+impl Play for Stage {
+    fn new() -> Stage {
         let settings = GroupSettings::default();
         let (shard, _) = started(&settings, &[], now_at_start());
         Stage {
@@ -129,7 +102,7 @@ impl Stage {
     /// - `tombstone GROUP`, `foreign GROUP yes|no`: as found in the log
     /// - `wait MS` time passes; `hold` nothing is committed until `commit-log` or `lose CODE`;
     ///   `fail CODE` appends fail until `heal`; `restart` the machine is loaded from its log
-    pub(crate) fn run(&mut self, line: &str) -> Vec<String> {
+    fn run(&mut self, line: &str) -> Vec<String> {
         let words = Words::of(line);
         match words.plain[0] {
             "set" => self.set(&words),
@@ -154,7 +127,9 @@ impl Stage {
         self.check_restart();
         std::mem::take(&mut self.shown)
     }
+}
 
+impl Stage {
     fn set(&mut self, words: &Words<'_>) {
         for (key, value) in &words.named {
             let value: i32 = value.parse().expect("a number");
