@@ -26,6 +26,9 @@ const FIRST_END_WITH_FENCED: i16 = 2;
 /// The first version of AddPartitionsToTxn with several transactions, for brokers (KIP-890).
 const FIRST_ADD_BY_BROKERS: i16 = 4;
 
+/// The first version of AddPartitionsToTxn of clients that raise their epochs (KIP-890).
+const FIRST_ADD_WITH_EPOCH: i16 = 5;
+
 /// The first version of EndTxn that raises the epoch (KIP-890).
 const FIRST_END_WITH_EPOCH: i16 = 5;
 
@@ -140,7 +143,11 @@ impl TransactionCoordinator {
             partitions.entry(topic.name.as_str().into()).or_default().extend(&topic.partitions);
         }
         let question = if verify_only { Question::Verify } else { Question::Add };
-        match self.answer(producer, partitions, question, TransactionVersion::OLD).await {
+        let client = match version >= FIRST_ADD_WITH_EPOCH {
+            true => TransactionVersion::NEW,
+            false => TransactionVersion::OLD,
+        };
+        match self.answer(producer, partitions, question, client).await {
             Ok(errors) => results(&topics, |topic, index| {
                 let found = errors.iter().find(|(name, one, _)| &**name == topic && *one == index);
                 found.map_or(ErrorCode::None, |(_, _, error)| *error)

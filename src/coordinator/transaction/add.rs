@@ -28,7 +28,7 @@ impl TransactionShard {
             start_ms: if is_ongoing { known.start_ms } else { now.wall_ms },
             last_update_ms: now.wall_ms,
             version,
-            ..known.clone()
+            ..known.successor()
         };
         for (topic, indexes) in partitions {
             next.partitions.entry(topic.clone()).or_default().extend(indexes);

@@ -55,7 +55,7 @@ impl TransactionShard {
             start_ms: begun_ms,
             last_update_ms: now.wall_ms,
             version: end.version,
-            ..known.clone()
+            ..known.successor()
         };
         let (id, epoch) = next.producer_afterwards();
         let reply = Reply::Producer(id, epoch);
@@ -68,7 +68,7 @@ impl TransactionShard {
         &self,
         now: Now,
         id: &Arc<str>,
-        known: Transaction,
+        known: &Transaction,
         reply: Option<(Ticket, Reply)>,
     ) -> Effects {
         let next = Transaction {
@@ -78,7 +78,7 @@ impl TransactionShard {
             state: State::PrepareAbort,
             last_update_ms: now.wall_ms,
             version: TransactionVersion::NEW,
-            ..known
+            ..known.successor()
         };
         self.prepare(id, next, reply)
     }
@@ -137,11 +137,9 @@ impl TransactionShard {
             return Effects::reply(ticket, Reply::Done);
         };
         let (producer_id, producer_epoch) = known.producer_afterwards();
-        let is_renewed = producer_id != known.producer_id;
         let next = Transaction {
             producer_id,
             producer_epoch,
-            previous_producer_id: if is_renewed { known.producer_id } else { known.previous_producer_id },
             next_producer_id: ProducerId::NONE,
             state: match known.state {
                 State::PrepareCommit => State::CompleteCommit,
@@ -149,7 +147,7 @@ impl TransactionShard {
             },
             partitions: Partitions::new(),
             last_update_ms: now.wall_ms,
-            ..known.clone()
+            ..known.successor()
         };
         let record = self.record(&id.clone(), next);
         Effects::write(vec![record], Then::Reply { ticket, reply: Reply::Done })

@@ -18,7 +18,7 @@ impl TransactionShard {
                 timeout_ms = transaction.timeout_ms,
                 "the transaction takes too long: aborted, and its producer is fenced"
             );
-            effects.extend(self.fence(now, id, transaction.clone(), None));
+            effects.extend(self.fence(now, id, transaction, None));
         }
         self.set_abort_timer(now);
         effects

@@ -21,9 +21,8 @@ impl TransactionShard {
                 Effects::reply(ticket, Reply::Refused(ErrorCode::ConcurrentTransactions))
             }
             State::Ongoing => {
-                let (id, known) = (self.id(&init.transactional_id), known.clone());
                 let reply = Reply::Refused(ErrorCode::ConcurrentTransactions);
-                self.fence(now, &id, known, Some((ticket, reply)))
+                self.fence(now, &self.id(&init.transactional_id), known, Some((ticket, reply)))
             }
             State::Empty | State::CompleteCommit | State::CompleteAbort => match next(known, &init) {
                 Ok(next) => {
@@ -65,11 +64,10 @@ fn next(known: &Transaction, init: &Init) -> Result<Option<Transaction>, ErrorCo
     if known.is_exhausted() && has_epoch.is_none_or(|epoch| epoch == known.producer_epoch) {
         return Ok(init.unused.map(|unused| Transaction {
             producer_id: unused,
-            previous_producer_id: known.producer_id,
             next_producer_id: ProducerId::NONE,
             producer_epoch: ProducerEpoch(0),
             last_producer_epoch: has_epoch.map_or(ProducerEpoch::NONE, |_| known.producer_epoch),
-            ..known.clone()
+            ..known.successor()
         }));
     }
     let (producer_epoch, last_producer_epoch) = match has_epoch {
@@ -79,5 +77,5 @@ fn next(known: &Transaction, init: &Init) -> Result<Option<Transaction>, ErrorCo
         Some(epoch) if epoch == known.last_producer_epoch => (known.producer_epoch, epoch),
         Some(_) => return Err(ErrorCode::ProducerFenced),
     };
-    Ok(Some(Transaction { producer_epoch, last_producer_epoch, ..known.clone() }))
+    Ok(Some(Transaction { producer_epoch, last_producer_epoch, ..known.successor() }))
 }

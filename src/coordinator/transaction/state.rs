@@ -80,7 +80,7 @@ impl State {
 pub struct Transaction {
     /// The id of its producer.
     pub producer_id: ProducerId,
-    /// The id before the epochs of the last one ran out.
+    /// The id in the record before this: another one if the epochs of that ran out.
     pub previous_producer_id: ProducerId,
     /// The id from the end of this transaction on, if the epochs run out with it.
     pub next_producer_id: ProducerId,
@@ -107,7 +107,7 @@ impl Transaction {
     pub(super) fn new(producer_id: ProducerId, timeout_ms: i32, now_ms: TimestampMs) -> Transaction {
         Transaction {
             producer_id,
-            previous_producer_id: ProducerId::NONE,
+            previous_producer_id: producer_id,
             next_producer_id: ProducerId::NONE,
             producer_epoch: ProducerEpoch(0),
             last_producer_epoch: ProducerEpoch::NONE,
@@ -118,6 +118,11 @@ impl Transaction {
             start_ms: -1,
             version: TransactionVersion::OLD,
         }
+    }
+
+    /// The same, as the record behind this one begins.
+    pub(super) fn successor(&self) -> Transaction {
+        Transaction { previous_producer_id: self.producer_id, ..self.clone() }
     }
 
     /// Whether the next epoch would be one that no producer may use.

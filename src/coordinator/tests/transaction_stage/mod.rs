@@ -305,7 +305,7 @@ fn show_record(record: &TransactionRecord) -> String {
         write!(out, " was :{}", value.last_producer_epoch.0).expect("to memory");
     }
     for (name, other) in [("previous", value.previous_producer_id), ("next", value.next_producer_id)] {
-        if other != ProducerId::NONE {
+        if other != ProducerId::NONE && other != value.producer_id {
             write!(out, " {name} {}", other.0).expect("to memory");
         }
     }
