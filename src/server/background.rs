@@ -8,7 +8,7 @@ use std::time::Duration;
 use klamm_config::{BrokerConfig, CompressionType, DynamicConfigs, TopicConfig};
 use klamm_io::Clock;
 use klamm_metadata::{Image, PartitionState, Topic};
-use klamm_model::{NodeId, Offset, TopicId, TopicPartition};
+use klamm_model::{NodeId, Offset, TopicId, TopicPartition, topic_name};
 use klamm_partition::{Leadership, Partition, PartitionSettings};
 use klamm_records::Compression;
 use klamm_storage::{CleanupPolicy, Log, LogConfig, LogStore, StorageError, StorageErrorKind};

@@ -83,6 +83,7 @@ impl Broker {
             produce_version: append["version"].as_i64().unwrap() as i16,
             acks: 1,
             expected_leader_epoch: None,
+            guard: None,
         };
         match self.partition.append_as_leader(records.into(), &options) {
             Ok(appended) => {
