@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 
 use klamm_model::{LeaderEpoch, ProducerEpoch, ProducerId};
 use klamm_records::control::EndTxnMarker;
-use klamm_records::{BatchHeader, validate_for_append};
+use klamm_records::{AppendRules, BatchHeader, validate_for_append};
 use klamm_storage::ProducerState;
 
 use crate::Partition;
@@ -137,7 +137,8 @@ impl Partition {
             return Ok(None);
         }
         self.verifications.lock().end(marker.producer_id);
-        let rules = self.append_rules(leader_epoch, &options);
+        // A transaction that was begun before its topic got an older format has to end all the same.
+        let rules = AppendRules { target_magic: 2, ..self.append_rules(leader_epoch, &options) };
         let control = EndTxnMarker { commit: marker.is_commit, coordinator_epoch: marker.coordinator_epoch };
         let producer = (marker.producer_id, marker.producer_epoch);
         let batch = control.batch(rules.first_offset, rules.now_ms, producer, leader_epoch);
