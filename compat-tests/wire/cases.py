@@ -189,6 +189,7 @@ def create(s, **more):
     return {'Topics': [{'Name': s.name, 'NumPartitions': 2, 'ReplicationFactor': 1, 'Assignments': [], 'Configs': []}], 'timeoutMs': 30000, 'validateOnly': False, **more}
 
 
+ENDED = ('@pause', 0.3)  # the markers of a transaction are written behind the answer to EndTxn
 APPLIED = ('@pause', 0.1)  # Kafka's brokers follow its controller in their own time
 
 
@@ -230,6 +231,52 @@ def value_cases(kind, name, values):
     return {f'{k}={v}'[:60]: [('@topic', own), (ME, ME, alter(kind, name, ((k, v),)))] if kind == 2 else alter(kind, name, ((k, v),)) for k, v in values}
 
 
+def known(s, step=0, **more):
+    """The producer as an InitProducerId told."""
+    answer = s.answers[step] if step < len(s.answers) and isinstance(s.answers[step], dict) else {}
+    return {'TransactionalId': s.name, 'ProducerId': answer.get('ProducerId', -1), 'ProducerEpoch': answer.get('ProducerEpoch', -1), **more}
+
+
+INIT = ('InitProducerId', 4, lambda s: {'TransactionalId': s.name, 'TransactionTimeoutMs': 60000})
+
+
+def add(s, topic='plain', **more):
+    topics, k = [{'Name': topic, 'Partitions': [0]}], known(s, **more)
+    return {'Transactions': [{**k, 'VerifyOnly': False, 'Topics': topics}], **{'V3AndBelow' + name: value for name, value in k.items()}, 'V3AndBelowTopics': topics}
+
+
+def verify(s, **more):
+    body = add(s, **more)
+    body['Transactions'][0]['VerifyOnly'] = True
+    return body
+
+
+def end(s, committed=True, **more):
+    return {**known(s, **more), 'Committed': committed}
+
+
+def txn_commit(s, **more):
+    return {**known(s), 'GroupId': s.name, 'GenerationIdOrMemberEpoch': -1, 'MemberId': '', 'GroupInstanceId': None, 'Topics': [
+        {'Name': 'plain', 'TopicId': by_id('plain'), 'Partitions': [{'PartitionIndex': 0, 'CommittedOffset': 3, 'CommittedLeaderEpoch': 0, 'CommittedMetadata': 'm'}]}], **more}
+
+
+ADD = ('AddPartitionsToTxn', 3, add)
+ADD_OFFSETS = ('AddOffsetsToTxn', 3, lambda s: known(s, GroupId=s.name))
+ADD_OFFSETS_THIRD = ('AddOffsetsToTxn', 3, lambda s: known(s, 2, GroupId=s.name))
+# Each of these is answered as wrong, whatever the request goes on to say.
+STRANGERS = {'another id': {'TransactionalId': 'no-such', 'V3AndBelowTransactionalId': 'no-such'}, 'no id': {'TransactionalId': '', 'V3AndBelowTransactionalId': ''}, 'another producer': {'ProducerId': 987654321, 'V3AndBelowProducerId': 987654321},
+             'a later epoch': {'ProducerEpoch': 7, 'V3AndBelowProducerEpoch': 7}, 'no epoch': {'ProducerEpoch': -1, 'V3AndBelowProducerEpoch': -1}}
+
+
+def markers(s, **more):
+    return {'Markers': [{**known(s), 'TransactionResult': True, 'Topics': [{'Name': s.name, 'PartitionIndexes': [0]}], 'CoordinatorEpoch': 0, 'TransactionVersion': 0, **more}]}
+
+
+def in_transaction(s, sequence=0, **more):
+    data = batch([(b'k', b'v')], timestamp=T0, pid=known(s)['ProducerId'], epoch=known(s)['ProducerEpoch'], seq=sequence, attributes=16)
+    return {'TransactionalId': s.name, 'Acks': -1, 'TimeoutMs': 5000, 'TopicData': [{'Name': s.name, 'TopicId': by_id(s.name)(s), 'PartitionData': [{'Index': 0, 'Records': data}]}], **more}
+
+
 def API(name, body, before=(), skip=(), cases=None, edges=True):
     return {'name': name, 'body': body, 'before': list(before), 'skip': set(skip), 'cases': cases or {}, 'edges': edges}
 
@@ -268,6 +315,7 @@ APIS = [
         'newer epoch': [topic(), (ME, ME, idempotent(0)), (ME, ME, idempotent(1, epoch=1)), (ME, ME, idempotent(0, epoch=1)), (ME, ME, idempotent(1, epoch=0))],
         'batches of three': [topic(), (ME, ME, idempotent(0, count=3)), (ME, ME, idempotent(0)), (ME, ME, idempotent(1)), (ME, ME, idempotent(3, count=2)), (ME, ME, idempotent(2, count=2))],
         'a duplicate beyond five': [topic(), *[(ME, ME, idempotent(i)) for i in range(6)], (ME, ME, idempotent(0)), (ME, ME, idempotent(1))],
+        'in a transaction': [topic(), INIT, ('AddPartitionsToTxn', 3, lambda s: add(s, s.name, **{k: v for k, v in known(s).items()})), (ME, ME, in_transaction)] , 'in a transaction that it was not added to': [topic(), INIT, (ME, ME, in_transaction)], 'in a transaction of another id': [topic(), INIT, (ME, ME, lambda s: in_transaction(s, TransactionalId='no-such'))], 'in no transactional id': [topic(), INIT, (ME, ME, lambda s: in_transaction(s, TransactionalId=None))],
         'sequence at its maximum': [topic(), (ME, ME, idempotent(2**31 - 1)), (ME, ME, idempotent(0))],
     }),
     API('Fetch', fetch(), skip={'MaxWaitMs', 'MinBytes', 'ReplicaId', 'ReplicaEpoch', 'ReplicaDirectoryId', 'ClusterId', 'ReplicaState'}, cases={
@@ -305,7 +353,37 @@ APIS = [
         'current epoch 0': {'CurrentLeaderEpoch': 0}, 'current epoch 1': {'CurrentLeaderEpoch': 1}, 'replica -2': {'ReplicaId': -2}, 'replica 5': {'ReplicaId': 5}, 'partition twice': {'Partitions': [{'Partition': 0, 'LeaderEpoch': 0}] * 2}, 'topic twice': {'Topics': epochs()['Topics'] * 2}, 'trimmed': epochs('trimmed'),
     }),
     API('InitProducerId', {'TransactionalId': None, 'TransactionTimeoutMs': 60000}, skip={'TransactionalId', 'KeepPreparedTxn', 'Enable2Pc'}, cases={
+        'transactional': {'TransactionalId': own}, 'transactional, again': [INIT, (ME, ME, lambda s: {'TransactionalId': s.name, 'TransactionTimeoutMs': 60000, 'ProducerId': -1, 'ProducerEpoch': -1})], 'transactional, goes on': [INIT, (ME, ME, lambda s: {**known(s), 'TransactionTimeoutMs': 60000})], 'transactional, goes on twice': [INIT, (ME, ME, lambda s: {**known(s), 'TransactionTimeoutMs': 60000}), (ME, ME, lambda s: {**known(s), 'TransactionTimeoutMs': 60000})],
+        'transactional, fenced': [INIT, INIT, (ME, ME, lambda s: {**known(s), 'TransactionTimeoutMs': 60000})], 'transactional, another producer': [INIT, (ME, ME, lambda s: {**known(s), 'ProducerId': 987654321, 'TransactionTimeoutMs': 60000})], 'transactional, an open transaction': [INIT, ADD, (ME, ME, lambda s: {'TransactionalId': s.name, 'TransactionTimeoutMs': 60000, 'ProducerId': -1, 'ProducerEpoch': -1})],
+        'transactional, producer id without epoch': {'TransactionalId': own, 'ProducerId': 5}, 'transactional, time-out 0': {'TransactionalId': own, 'TransactionTimeoutMs': 0}, 'transactional, time-out too long': {'TransactionalId': own, 'TransactionTimeoutMs': 900001},
         'producer id without epoch': {'ProducerId': 5}, 'epoch without producer id': {'ProducerEpoch': 5}, 'both': {'ProducerId': 5, 'ProducerEpoch': 5}, 'empty transactional id': {'TransactionalId': ''}, 'negative timeout': {'TransactionTimeoutMs': -1},
+    }),
+    API('AddPartitionsToTxn', add, before=[INIT], edges=False, cases={
+        **STRANGERS, 'unknown topic': {'Name': 'no-such'}, 'unknown partition': {'Partitions': [9]}, 'one known, one not': {'Partitions': [0, 9]}, 'no topics': {'Topics': [], 'V3AndBelowTopics': []}, 'consumer offsets': {'Name': '__consumer_offsets'},
+        'again': [INIT, ADD, (ME, ME, add)], 'verify': [INIT, (ME, ME, verify)], 'verify what is in it': [INIT, ADD, (ME, ME, verify)], 'verify, another id': [INIT, ADD, (ME, ME, lambda s: verify(s, TransactionalId='no-such'))], 'verify, a later epoch': [INIT, ADD, (ME, ME, lambda s: verify(s, ProducerEpoch=7))],
+        'fenced': [INIT, INIT, (ME, ME, add)], 'no transactions': {'Transactions': []},
+    }),
+    API('AddOffsetsToTxn', lambda s: known(s, GroupId=s.name), before=[INIT], edges=False, cases={**STRANGERS, 'no group': {'GroupId': ''}, 'again': [INIT, ADD_OFFSETS, (ME, ME, lambda s: known(s, GroupId=s.name))], 'fenced': [INIT, INIT, (ME, ME, lambda s: known(s, GroupId=s.name))]}),
+    API('EndTxn', end, before=[INIT, ADD], edges=False, cases={
+        **STRANGERS, 'abort': [INIT, ADD, (ME, ME, lambda s: end(s, False))], 'nothing to commit': [INIT, (ME, ME, end)], 'nothing to abort': [INIT, (ME, ME, lambda s: end(s, False))], 'fenced': [INIT, INIT, (ME, ME, end)],
+        'abort what is committed': [INIT, ADD, ('EndTxn', 3, end), ENDED, (ME, ME, lambda s: end(s, False))], 'commit what is aborted': [INIT, ADD, ('EndTxn', 3, lambda s: end(s, False)), ENDED, (ME, ME, end)],
+    }),
+    API('WriteTxnMarkers', markers, before=[topic(), INIT], edges=False, cases={
+        'unknown topic': {'Name': 'no-such'}, 'unknown partition': {'PartitionIndexes': [9]}, 'no markers': {'Markers': []}, 'abort': {'TransactionResult': False},
+        'an earlier coordinator': [topic(), INIT, (ME, ME, lambda s: markers(s, CoordinatorEpoch=5)), (ME, ME, lambda s: markers(s, CoordinatorEpoch=4))], 'an earlier epoch': [topic(), INIT, INIT, ('WriteTxnMarkers', 1, lambda s: markers(s, **{k: v for k, v in known(s, 2).items() if k[0] == 'P'})), (ME, ME, markers)],
+        'an open transaction': [topic(), INIT, ('AddPartitionsToTxn', 3, lambda s: add(s, s.name)), ('Produce', 9, in_transaction), (ME, ME, lambda s: markers(s, TransactionResult=False)), ('ListOffsets', 5, lambda s: {**list_offsets(s.name, -1), 'IsolationLevel': 1})],
+    }),
+    API('TxnOffsetCommit', txn_commit, before=[INIT, ADD_OFFSETS], edges=False, cases={
+        **STRANGERS, 'not added': [INIT, (ME, ME, txn_commit)], 'unknown topic': NO_SUCH, 'unknown partition': {'PartitionIndex': 9}, 'metadata too long': {'CommittedMetadata': 'm' * 4097}, 'no group': {'GroupId': ''}, 'a member of no group': {'MemberId': 'nobody'}, 'a generation of no group': {'GenerationIdOrMemberEpoch': 5}, 'a static member of no group': {'GroupInstanceId': 'i'},
+        'pending': [INIT, ADD_OFFSETS, (ME, ME, txn_commit), ('OffsetFetch', 7, lambda s: {'GroupId': s.name, 'RequireStable': True, 'Topics': [{'Name': 'plain', 'PartitionIndexes': [0]}]}), ('OffsetFetch', 7, lambda s: {'GroupId': s.name, 'RequireStable': False, 'Topics': [{'Name': 'plain', 'PartitionIndexes': [0]}]})],
+        'a live group': [*SYNCED, INIT, ADD_OFFSETS_THIRD, (ME, ME, lambda s: txn_commit(s, **known(s, 2)))], 'wrong generation': [*SYNCED, INIT, ADD_OFFSETS_THIRD, (ME, ME, lambda s: txn_commit(s, **known(s, 2), GenerationIdOrMemberEpoch=7, MemberId=s.member()))], 'a stranger to a live group': [*SYNCED, INIT, ADD_OFFSETS_THIRD, (ME, ME, lambda s: txn_commit(s, **known(s, 2), GenerationIdOrMemberEpoch=1, MemberId='x'))],
+    }),
+    API('DescribeProducers', {'Topics': [{'Name': 'empty', 'PartitionIndexes': [0]}]}, edges=False, cases={
+        'unknown topic': {'Name': 'no-such'}, 'unknown partition': {'PartitionIndexes': [9]}, 'no topics': {'Topics': []}, 'an open transaction': [topic(), INIT, ('Produce', 12, in_transaction), (ME, ME, lambda s: {'Topics': [{'Name': s.name, 'PartitionIndexes': [0]}]})],
+    }),
+    API('DescribeTransactions', lambda s: {'TransactionalIds': [s.name]}, before=[INIT], edges=False, cases={'unknown': {'TransactionalIds': ['no-such']}, 'no id': {'TransactionalIds': ['']}, 'none': {'TransactionalIds': []}, 'open': [INIT, ADD, (ME, ME, lambda s: {'TransactionalIds': [s.name]})]}),
+    API('ListTransactions', lambda s: {'StateFilters': [], 'ProducerIdFilters': [known(s)['ProducerId']], 'DurationFilter': -1}, before=[INIT], edges=False, cases={
+        'open': [INIT, ADD, (ME, ME, lambda s: {'StateFilters': ['Ongoing'], 'ProducerIdFilters': [known(s)['ProducerId']], 'DurationFilter': -1})], 'another state': {'StateFilters': ['Ongoing']}, 'unknown state': {'StateFilters': ['nonsense', 'Empty']}, 'only unknown states': {'StateFilters': ['nonsense']}, 'passing states': {'StateFilters': ['Dead', 'PrepareEpochFence']}, 'an unknown producer': {'ProducerIdFilters': [987654321]}, 'long': {'StateFilters': ['Ongoing'], 'DurationFilter': 86400000},
     }),
     API('DeleteRecords', lambda s: {'Topics': [{'Name': s.name, 'Partitions': [{'PartitionIndex': 0, 'Offset': 1}]}], 'TimeoutMs': 1000}, before=[topic(records=[TWO, TWO])], skip={'TimeoutMs'}, cases={
         'to the end': {'Offset': -1}, 'at the end': {'Offset': 4}, 'beyond the end': {'Offset': 5}, 'offset -2': {'Offset': -2}, 'unknown topic': NO_SUCH, 'unknown partition': {'PartitionIndex': 9}, 'bad name': {'Name': 'a b'},

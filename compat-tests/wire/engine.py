@@ -215,7 +215,7 @@ def mask_value(api, k, v, struct_):
         return UUID.sub('<uuid>', v)
     if k in ('ProducerId', 'SessionId', 'FinalizedFeaturesEpoch') and v > 0:
         return '<some>'
-    if k in ('LogAppendTimeMs', 'LogAppendTime') and v > T0 + 10_000_000:
+    if k in ('LogAppendTimeMs', 'LogAppendTime', 'TransactionStartTimeMs', 'LastTimestamp') and v > T0 + 10_000_000:
         return '<now>'
     if k == 'Timestamp' and isinstance(v, int) and v > T0 + 10_000_000_000:
         return '<now>'

@@ -122,16 +122,8 @@ impl TransactionCoordinator {
         transaction: AddPartitionsToTxnTransaction,
     ) -> Vec<AddPartitionsToTxnTopicResult> {
         let AddPartitionsToTxnTransaction { topics, verify_only, .. } = transaction;
-        let image = self.env.image();
-        if topics
-            .iter()
-            .any(|topic| topic.partitions.iter().any(|index| !exists(&image, &topic.name, *index)))
-        {
-            // One that is not there makes all fail.
-            return results(&topics, |topic, index| match exists(&image, topic, index) {
-                true => ErrorCode::OperationNotAttempted,
-                false => ErrorCode::UnknownTopicOrPartition,
-            });
+        if let Some(refused) = refuse(version, &self.env.image(), &topics) {
+            return refused;
         }
         let producer = Producer {
             transactional_id: transaction.transactional_id,
@@ -265,6 +257,27 @@ impl TransactionCoordinator {
             other => Err(refused(&other)),
         }
     }
+}
+
+/// The answer if some of the partitions cannot be added, which makes all fail.
+fn refuse(
+    version: i16,
+    image: &Image,
+    topics: &[AddPartitionsToTxnTopic],
+) -> Option<Vec<AddPartitionsToTxnTopicResult>> {
+    let refusal = |topic: &str, index| {
+        // Clients add these with AddOffsetsToTxn.
+        if version < FIRST_ADD_BY_BROKERS && topic_name::is_internal(topic) {
+            return Some(ErrorCode::TopicAuthorizationFailed);
+        }
+        (!exists(image, topic, index)).then_some(ErrorCode::UnknownTopicOrPartition)
+    };
+    let is_refused = |topic: &AddPartitionsToTxnTopic| {
+        topic.partitions.iter().any(|index| refusal(&topic.name, *index).is_some())
+    };
+    topics.iter().any(is_refused).then(|| {
+        results(topics, |topic, index| refusal(topic, index).unwrap_or(ErrorCode::OperationNotAttempted))
+    })
 }
 
 fn exists(image: &Image, topic: &str, index: i32) -> bool {

@@ -44,7 +44,7 @@ impl GroupCoordinator {
             return response(version, refused);
         }
         let request = std::sync::Arc::new(request);
-        let asked = Request::CommitInTransaction { request: request.clone(), transaction };
+        let asked = Request::CommitInTransaction { version, request: request.clone(), transaction };
         let mut topics = match self.ask(&request.group_id, asked).await {
             Reply::Commit(response) => response.topics,
             other => answer_all(&request, error_of(&other)).topics,

@@ -22,6 +22,8 @@ use crate::machine::Form;
 
 /// The first version whose clients know GROUP_ID_NOT_FOUND as an answer (KIP-848).
 const FIRST_VERSION_WITH_GROUP_NOT_FOUND: i16 = 9;
+/// The same of TxnOffsetCommit.
+const FIRST_TRANSACTION_WITH_GROUP_NOT_FOUND: i16 = 6;
 
 impl GroupShard {
     pub(super) fn commit(
@@ -54,12 +56,14 @@ impl GroupShard {
         &mut self,
         now: Now,
         ticket: Ticket,
+        version: i16,
         request: &OffsetCommitRequest,
         transaction: InTransaction,
     ) -> Effects {
         let checked = match self.groups.get(&*request.group_id) {
             Some(group) => check_in_transaction(group, request),
             None if request.generation_id_or_member_epoch < 0 => Ok(()),
+            None if version >= FIRST_TRANSACTION_WITH_GROUP_NOT_FOUND => Err(ErrorCode::GroupIdNotFound),
             None => Err(ErrorCode::IllegalGeneration),
         };
         if let Err(error) = checked {

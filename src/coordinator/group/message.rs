@@ -87,6 +87,8 @@ pub enum Request {
     },
     /// TxnOffsetCommit, as the commit that it will be
     CommitInTransaction {
+        /// The version of the request.
+        version: i16,
         /// The commit, which the asker keeps too.
         request: Arc<OffsetCommitRequest>,
         /// Its transaction.

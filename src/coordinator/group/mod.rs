@@ -77,8 +77,8 @@ impl GroupShard {
             Request::Heartbeat(request) => self.heartbeat(now, ticket, request),
             Request::Leave(request) => self.leave(now, ticket, request),
             Request::Commit { version, request } => self.commit(now, ticket, version, &request),
-            Request::CommitInTransaction { request, transaction } => {
-                self.commit_in_transaction(now, ticket, &request, transaction)
+            Request::CommitInTransaction { version, request, transaction } => {
+                self.commit_in_transaction(now, ticket, version, &request, transaction)
             }
             Request::EndTransaction(marker) => Effects {
                 writes: vec![Write {

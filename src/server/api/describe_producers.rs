@@ -39,7 +39,12 @@ fn describe(context: &Context, topic: &str, index: i32) -> PartitionResponse {
         Some(_) => ErrorCode::NotLeaderOrFollower,
         None => context.missing_partition(None, topic, index),
     };
-    PartitionResponse { partition_index: index, error_code: error.code(), ..Default::default() }
+    PartitionResponse {
+        partition_index: index,
+        error_code: error.code(),
+        error_message: Some(format!("{topic}-{index} is not led by this broker")),
+        ..Default::default()
+    }
 }
 
 fn producer(known: &StoredProducer) -> ProducerState {
