@@ -33,8 +33,10 @@ pub(crate) enum Step {
     Arrive { which: usize },
     /// A producer ends its transaction; perhaps it does not hear the answer, and ends it again later.
     End { producer: usize, is_commit: bool, is_heard: bool },
-    /// A marker is written; perhaps its sender does not hear so, and sends it again.
+    /// A marker is written; perhaps the network brings it once more, later.
     Mark { which: usize, again: bool },
+    /// A marker that was under way for long arrives.
+    Stray { which: usize },
     /// Another coordinator takes over.
     Restart,
     /// More time passes than a transaction may take.
@@ -92,6 +94,8 @@ pub(crate) struct World {
     stories: Vec<Story>,
     under_way: Vec<UnderWay>,
     markers: Vec<(WriteMarkers, BTreeSet<usize>)>,
+    /// Markers that nobody waits for: repeated ones, and those of coordinators that are gone.
+    strays: Vec<(TransactionMarker, usize)>,
     refused: BTreeSet<String>,
     values: usize,
 }
@@ -148,6 +152,7 @@ impl World {
             stories: Vec::new(),
             under_way: Vec::new(),
             markers: Vec::new(),
+            strays: Vec::new(),
             refused: BTreeSet::new(),
             values: 0,
         };
@@ -160,13 +165,18 @@ impl World {
         match step {
             Step::Init { producer, is_heard } => self.init(producer, is_heard),
             Step::Produce { producer, partition, is_late } => self.produce(producer, partition, is_late),
-            Step::Arrive { which } if which < self.under_way.len() => {
-                let batch = self.under_way.remove(which);
+            Step::Arrive { which } if !self.under_way.is_empty() => {
+                let batch = self.under_way.remove(which % self.under_way.len());
                 self.arrive(batch);
             }
             Step::Arrive { .. } => {}
             Step::End { producer, is_commit, is_heard } => self.end(producer, is_commit, is_heard),
             Step::Mark { which, again } => self.mark(which, again),
+            Step::Stray { which } if !self.strays.is_empty() => {
+                let (marker, partition) = self.strays.remove(which % self.strays.len());
+                self.write(&marker, partition);
+            }
+            Step::Stray { .. } => {}
             Step::Restart => self.restart(),
             Step::Wait => self.wait(),
         }
@@ -194,9 +204,6 @@ impl World {
         let Some((id, epoch)) = client.identity.filter(|_| client.ending.is_none() && !client.failed) else {
             return;
         };
-        // A batch of an old producer that is late by a transaction carries the same epoch: only KIP-890's second
-        // part is safe from it.
-        let is_late = is_late && client.version.raises_epochs();
         // The next batch of a partition waits for the one before.
         if self.under_way.iter().any(|one| one.producer == producer && one.partition == partition) {
             return;
@@ -258,6 +265,12 @@ impl World {
     }
 
     fn arrive(&mut self, batch: UnderWay) {
+        // A batch of an old producer that is late by a transaction carries the epoch of the next one. From that
+        // only the second part of KIP-890 protects, so here the network loses it.
+        let client = &self.clients[batch.producer];
+        if !client.version.raises_epochs() && client.story.is_some_and(|story| story != batch.story) {
+            return;
+        }
         let options = AppendOptions {
             origin: Origin::Client,
             produce_version: 12,
@@ -286,15 +299,21 @@ impl World {
         let client = &self.clients[producer];
         let Some((id, epoch)) = client.identity else { return };
         let Some(story) = client.story else { return };
-        // A real producer ends a transaction only when it has heard of all its batches.
-        if self.under_way.iter().any(|batch| batch.producer == producer && batch.story == story) {
-            return;
-        }
+        // It gives up on batches that it has not heard of, and then it may only abort.
+        let is_waiting =
+            self.under_way.iter().any(|batch| batch.producer == producer && batch.story == story);
         // What was asked without an answer is asked again, and nothing else.
-        let is_commit = client.ending.unwrap_or(is_commit && !client.failed);
+        let is_commit = client.ending.unwrap_or(is_commit && !client.failed && !is_waiting);
         let transactional_id = client.transactional_id.to_owned();
         let (named, version) = (Producer { transactional_id, id, epoch }, client.version);
-        let reply = self.ask(Request::End(End { producer: named, is_commit, version, unused: None }));
+        let before = self.shard.transaction(&named.transactional_id).cloned();
+        let is_of_now =
+            before.as_ref().is_some_and(|now| (now.producer_id, now.producer_epoch) == (id, epoch));
+        let reply = self.ask(Request::End(End { producer: named.clone(), is_commit, version, unused: None }));
+        if !is_of_now {
+            let after = self.shard.transaction(&named.transactional_id);
+            assert_eq!(after, before.as_ref(), "an end with an earlier epoch has changed something");
+        }
         let client = &mut self.clients[producer];
         client.ending = Some(is_commit);
         if !is_heard {
@@ -306,7 +325,9 @@ impl World {
                 if client.version.raises_epochs() {
                     client.sequences = [0; 2];
                 }
-                (client.identity, client.story, client.ending) = (Some((id, epoch)), None, None);
+                // Without a new epoch, who does not know what became of a batch knows no next sequence.
+                let goes_on = client.version.raises_epochs() || !is_waiting;
+                (client.identity, client.story, client.ending) = (goes_on.then_some((id, epoch)), None, None);
                 client.failed = false;
             }
             Reply::Refused(ErrorCode::ConcurrentTransactions) => {}
@@ -325,28 +346,22 @@ impl World {
         let Some((number, partition)) = places.get(which % places.len().max(1)).copied() else {
             return self.note_written();
         };
-        let markers = &self.markers[number].0;
-        let marker = TransactionMarker {
-            producer_id: markers.producer.id,
-            producer_epoch: markers.producer.epoch,
-            coordinator_epoch: markers.coordinator_epoch,
-            is_commit: markers.is_commit,
-            transaction_version: markers.version.0 as i8,
-        };
-        match self.partitions[partition].end_transaction(&marker, None) {
-            Ok(_) if again => {}
-            Ok(_) => {
-                self.markers[number].1.remove(&partition);
-            }
-            // As the node does it: whoever is behind, by epoch or by coordinator, has nothing more to do here.
-            Err(error) => {
-                let code = error.code();
-                let fenced = [ErrorCode::InvalidProducerEpoch, ErrorCode::TransactionCoordinatorFenced];
-                assert!(fenced.contains(&code), "{error}");
-                self.markers[number].1.remove(&partition);
-            }
+        let marker = marker_of(&self.markers[number].0);
+        self.write(&marker, partition);
+        self.markers[number].1.remove(&partition);
+        // Before KIP-890 nothing but the order of one connection keeps a repeated marker from the next transaction.
+        if again && marker.transaction_version >= 2 {
+            self.strays.push((marker, partition));
         }
         self.note_written();
+    }
+
+    /// Writes a marker as the node does it: whoever is behind, by epoch or by coordinator, has nothing to do.
+    fn write(&self, marker: &TransactionMarker, partition: usize) {
+        if let Err(error) = self.partitions[partition].end_transaction(marker, None) {
+            let fenced = [ErrorCode::InvalidProducerEpoch, ErrorCode::TransactionCoordinatorFenced];
+            assert!(fenced.contains(&error.code()), "{error}");
+        }
     }
 
     /// Tells the coordinator of all whose markers are written.
@@ -356,16 +371,16 @@ impl World {
         self.markers = rest;
         let done: Vec<(WriteMarkers, BTreeSet<usize>)> = done;
         for (markers, _) in done {
-            // A coordinator that was replaced is not listened to; the next one has sent markers of its own.
-            if markers.coordinator_epoch == self.coordinator_epoch {
-                let reply = self.ask(Request::MarkersWritten { producer: markers.producer });
-                assert_eq!(reply, Reply::Done);
-            }
+            assert_eq!(self.ask(Request::MarkersWritten { producer: markers.producer }), Reply::Done);
         }
     }
 
     fn restart(&mut self) {
         self.coordinator_epoch += 1;
+        // What the last one has not heard of may come yet, or never.
+        for (markers, left) in std::mem::take(&mut self.markers) {
+            self.strays.extend(left.into_iter().map(|partition| (marker_of(&markers), partition)));
+        }
         let settings = Arc::new(TransactionSettings::default());
         self.shard = TransactionShard::new(settings, self.coordinator_epoch);
         for (key, value) in &self.log {
@@ -458,6 +473,16 @@ impl World {
                 }
             }
         }
+    }
+}
+
+fn marker_of(markers: &WriteMarkers) -> TransactionMarker {
+    TransactionMarker {
+        producer_id: markers.producer.id,
+        producer_epoch: markers.producer.epoch,
+        coordinator_epoch: markers.coordinator_epoch,
+        is_commit: markers.is_commit,
+        transaction_version: markers.version.0 as i8,
     }
 }
 
