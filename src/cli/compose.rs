@@ -23,7 +23,14 @@ pub(crate) fn serve(config: BrokerConfig) -> anyhow::Result<()> {
     runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate()).context("wait for SIGTERM")?;
         let mut interrupt = signal(SignalKind::interrupt()).context("wait for SIGINT")?;
-        let server = klamm_server::start(config.clone(), machine()).await?;
+        let server = tokio::select! {
+            biased;
+            started = klamm_server::start(config.clone(), machine()) => started?,
+            () = async { tokio::select! { biased; _ = terminate.recv() => {}, _ = interrupt.recv() => {} } } => {
+                tracing::info!("stopped before it was ready");
+                return Ok(());
+            }
+        };
         let listeners = server.listeners.iter().map(|(name, address, is_controller)| BoundListener {
             name: name.clone(),
             address: *address,

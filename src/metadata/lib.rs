@@ -23,6 +23,6 @@ pub use image::{
     Broker, ConfigResource, Endpoint, Image, PartitionState, RecoveryState, Topic, feature_ranges,
 };
 pub use kept::{Kept, QuotaEntity};
-pub use node::{MetadataNode, QuorumSettings, Settings, StartError, SubmitError, Voter};
+pub use node::{Decisions, MetadataNode, QuorumSettings, Settings, StartError, SubmitError, Voter};
 pub use quorum::network::{NoPeers, PeerError, QuorumMessage, QuorumNetwork};
 pub use rules::KafkaRules;

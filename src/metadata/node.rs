@@ -13,6 +13,7 @@ mod start;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use klamm_model::NodeId;
@@ -24,6 +25,7 @@ use crate::quorum::network::QuorumMessage;
 use controller_task::Job;
 use sessions::Sessions;
 
+pub use commands::Decisions;
 pub use start::{QuorumSettings, Settings, StartError, Voter};
 
 /// A node of the metadata quorum. Dropping it stops it.
@@ -52,6 +54,16 @@ pub enum SubmitError {
     /// The metadata log cannot be written, or the node is stopping. Whether the change was made is not known.
     #[error("the metadata log of node {0} cannot be written")]
     Unavailable(NodeId),
+    /// It was not made in time. It may still be made.
+    #[error(
+        "the controller on node {node} did not decide within {limit:?}: its metadata log may wait for a disk"
+    )]
+    TimedOut {
+        /// The controller.
+        node: NodeId,
+        /// How long one waited.
+        limit: Duration,
+    },
     /// The change has a record that has no encoding, for example for the length of a string in it.
     #[error("the change cannot be written to the metadata log: {0}")]
     NotEncodable(String),

@@ -164,7 +164,7 @@ impl Context {
         timeout: Duration,
     ) -> R::Response {
         if call.endpoint.is_controller {
-            return request.decide(&self.metadata).await;
+            return request.decide(self.metadata.within(timeout)).await;
         }
         self.controller.ask(request, timeout).await
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use klamm_io::{BoxFuture, Clock};
-use klamm_metadata::MetadataNode;
+use klamm_metadata::{Decisions, MetadataNode};
 use klamm_model::{ErrorCode, NodeId};
 use klamm_protocol::Request;
 use klamm_protocol::messages::*;
@@ -17,7 +17,7 @@ pub(crate) trait ForController: Request {
     const VERSION: i16;
 
     /// Has this node's own part of the quorum decide it. The answer is complete whatever comes of it.
-    fn decide(self, metadata: &MetadataNode) -> BoxFuture<'_, Self::Response>;
+    fn decide(self, controller: Decisions<'_>) -> BoxFuture<'_, Self::Response>;
 
     /// The error code that tells that another node is the controller, wherever this API has it.
     fn first_code(response: &Self::Response) -> i16;
@@ -61,7 +61,7 @@ impl ControllerChannel {
                     }
                 }
                 _ => {
-                    let response = request.clone().decide(&self.metadata).await;
+                    let response = request.clone().decide(self.metadata.within(left.max(PAUSE))).await;
                     if left.is_zero() || !is_misplaced::<R>(&response) {
                         return response;
                     }
@@ -93,8 +93,8 @@ macro_rules! for_controller {
         $(impl ForController for $request {
             const VERSION: i16 = $version;
 
-            fn decide(self, metadata: &MetadataNode) -> BoxFuture<'_, Self::Response> {
-                Box::pin(metadata.$decide(self))
+            fn decide(self, controller: Decisions<'_>) -> BoxFuture<'_, Self::Response> {
+                Box::pin(async move { controller.$decide(self).await })
             }
 
             fn first_code($response: &Self::Response) -> i16 {
@@ -120,9 +120,9 @@ for_controller! {
 impl ForController for AllocateProducerIdsRequest {
     const VERSION: i16 = 0;
 
-    fn decide(self, metadata: &MetadataNode) -> BoxFuture<'_, AllocateProducerIdsResponse> {
+    fn decide(self, controller: Decisions<'_>) -> BoxFuture<'_, AllocateProducerIdsResponse> {
         Box::pin(async move {
-            match metadata.allocate_producer_ids(NodeId(self.broker_id), self.broker_epoch).await {
+            match controller.allocate_producer_ids(NodeId(self.broker_id), self.broker_epoch).await {
                 Ok(block) => AllocateProducerIdsResponse {
                     producer_id_start: block.start,
                     producer_id_len: (block.end - block.start) as i32,

@@ -69,6 +69,13 @@ pub fn release(log_dirs: Vec<PathBuf>, machine: &Machine) -> Result<Vec<String>,
         };
     }
     Adoption::finish(disk, &dir).map_err(|error| ReleaseError::Io { path: dir.clone(), error })?;
+    // Without it a new quorum would be formed, and an empty cluster given back.
+    if !disk.exists(&dir).map_err(|error| ReleaseError::Io { path: dir.clone(), error })? {
+        return Err(not_klamms(
+            "the folder klamm-metadata is not in it: name all directories of log.dirs, in the same order; the \
+             metadata is in the first",
+        ));
+    }
     let mut config = BrokerConfig::defaults();
     (config.node_id, config.log_dirs) = (node_id, log_dirs);
     let config = Arc::new(config);

@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use klamm_model::{ErrorCode, NodeId};
 use klamm_protocol::messages::alter_configs::{self, AlterConfigsRequest, AlterConfigsResponse};
@@ -30,7 +31,22 @@ use super::{MetadataNode, SubmitError};
 use crate::controller::{self, ControllerContext, Registration};
 use crate::image::Image;
 
+/// What the controller is asked, and how long whoever asks will wait. A disk that is full holds decisions up for
+/// as long as it is; that no answer came in time says nothing of what will become of the request.
+#[derive(Clone, Copy)]
+pub struct Decisions<'a> {
+    node: &'a MetadataNode,
+    limit: Duration,
+}
+
 impl MetadataNode {
+    /// Decisions for which one waits no longer than `limit`.
+    pub fn within(&self, limit: Duration) -> Decisions<'_> {
+        Decisions { node: self, limit }
+    }
+}
+
+impl Decisions<'_> {
     /// CreateTopics.
     pub async fn create_topics(&self, request: CreateTopicsRequest) -> CreateTopicsResponse {
         let request = Arc::new(request);
@@ -158,7 +174,7 @@ impl MetadataNode {
 
     /// BrokerRegistration, of another broker.
     pub async fn register_broker(&self, request: BrokerRegistrationRequest) -> BrokerRegistrationResponse {
-        let has_session = self.sessions.has_session(NodeId(request.broker_id));
+        let has_session = self.node.sessions.has_session(NodeId(request.broker_id));
         let decided =
             self.submit(move |image, _| controller::register_broker(image, &request, has_session)).await;
         decided.unwrap_or_else(|error| BrokerRegistrationResponse {
@@ -169,8 +185,12 @@ impl MetadataNode {
 
     /// BrokerHeartbeat.
     pub async fn heartbeat_broker(&self, request: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse {
-        self.sessions.heard(NodeId(request.broker_id));
+        let broker = NodeId(request.broker_id);
         let decided = self.submit(move |image, _| controller::heartbeat_broker(image, &request)).await;
+        // One with the epoch of an earlier registration says nothing of the broker that is registered now.
+        if decided.as_ref().is_ok_and(|response| response.error_code == ErrorCode::None.code()) {
+            self.node.sessions.heard(broker);
+        }
         decided.unwrap_or_else(|error| BrokerHeartbeatResponse {
             error_code: error.code(),
             ..Default::default()
@@ -215,9 +235,14 @@ impl MetadataNode {
         R: Send + 'static,
     {
         let (sender, receiver) = oneshot::channel();
-        let unavailable = || SubmitError::Unavailable(self.id);
-        self.jobs.send(Box::new(Decision::new(decide, sender))).await.map_err(|_| unavailable())?;
-        receiver.await.map_err(|_| unavailable())?
+        let MetadataNode { id, jobs, .. } = self.node;
+        let unavailable = || SubmitError::Unavailable(*id);
+        let decided = async {
+            jobs.send(Box::new(Decision::new(decide, sender))).await.map_err(|_| unavailable())?;
+            receiver.await.map_err(|_| unavailable())?
+        };
+        let limit = self.limit;
+        tokio::time::timeout(limit, decided).await.unwrap_or(Err(SubmitError::TimedOut { node: *id, limit }))
     }
 }
 
@@ -227,6 +252,7 @@ impl SubmitError {
         match self {
             SubmitError::NotController(_) => ErrorCode::NotController,
             SubmitError::Unavailable(_) => ErrorCode::KafkaStorageError,
+            SubmitError::TimedOut { .. } => ErrorCode::RequestTimedOut,
             SubmitError::NotEncodable(_) | SubmitError::TooLarge { .. } => ErrorCode::InvalidRequest,
         }
     }

@@ -100,6 +100,11 @@ impl DiskThread {
     }
 }
 
+/// Whether a write failed for want of space, which may come back.
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
 /// Space on the disk for one write, which may be tried many times.
 pub(crate) struct Space<'a> {
     path: &'a Path,
@@ -110,8 +115,7 @@ pub(crate) struct Space<'a> {
 impl Space<'_> {
     /// Whether a write that failed with `error` is to be tried again; returns after a pause then.
     pub(crate) async fn is_awaited(&mut self, error: &io::Error) -> bool {
-        let is_full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
-        if !is_full || self.is_closing.load(Ordering::Relaxed) {
+        if !is_full(error) || self.is_closing.load(Ordering::Relaxed) {
             return false;
         }
         if !self.is_told {

@@ -21,7 +21,7 @@ use openraft::storage::{IOFlushed, LogState, RaftLogStorage};
 use openraft::{EntryPayload, OptionalSend, RaftLogReader};
 use parking_lot::Mutex;
 
-use super::disk_thread::DiskThread;
+use super::disk_thread::{DiskThread, is_full};
 use super::log_file::{LogFile, Opened};
 use super::{Entry, LogId, Membership, TypeConfig, Vote, VoterNode, entry};
 
@@ -183,7 +183,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         let Some(committed) = committed else { return Ok(()) };
         match self.shared.committed_file.write_all_at(&[&encode_committed(committed)], 0) {
             // An old hint, or none, is as good while the disk is full.
-            Err(error) if error.kind() == io::ErrorKind::StorageFull => return Ok(()),
+            Err(error) if is_full(&error) => return Ok(()),
             result => result?,
         }
         self.shared.state.lock().committed = Some(committed);

@@ -18,6 +18,8 @@ use klamm_protocol::messages::delete_topics::DeleteTopicsRequest;
 use klamm_testing::{OperationKind, SeededRandom, SimulatedClock, SimulatedDisk, Unsynced};
 
 const ID: NodeId = NodeId(1);
+/// How long a test waits for a decision.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn settings(disk: &SimulatedDisk) -> Settings {
     Settings {
@@ -61,7 +63,7 @@ async fn work(node: &MetadataNode, run: u8, topics: usize, promised: &mut Promis
         rack: None,
         directories: vec![Uuid([3; 16])],
     };
-    let Ok(epoch) = node.join_cluster(registration).await else { return };
+    let Ok(epoch) = node.within(PATIENCE).join_cluster(registration).await else { return };
     assert!(epoch > promised.broker_epoch, "a broker epoch was given twice");
     promised.broker_epoch = epoch;
     for number in 0..topics {
@@ -73,16 +75,16 @@ async fn work(node: &MetadataNode, run: u8, topics: usize, promised: &mut Promis
             ..Default::default()
         };
         let request = CreateTopicsRequest { topics: vec![topic], ..Default::default() };
-        if node.create_topics(request).await.topics[0].error_code != 0 {
+        if node.within(PATIENCE).create_topics(request).await.topics[0].error_code != 0 {
             return;
         }
         promised.topics.push(name.clone());
-        let Ok(block) = node.allocate_producer_ids(ID, epoch).await else { return };
+        let Ok(block) = node.within(PATIENCE).allocate_producer_ids(ID, epoch).await else { return };
         assert!(block.start >= promised.next_producer_id, "producer ids were given twice");
         promised.next_producer_id = block.end;
         if number % 3 == 2 {
             let request = DeleteTopicsRequest { topic_names: vec![name.clone()], ..Default::default() };
-            if node.delete_topics(request).await.responses[0].error_code != 0 {
+            if node.within(PATIENCE).delete_topics(request).await.responses[0].error_code != 0 {
                 // It may be gone or not.
                 promised.topics.pop();
                 return;
@@ -186,7 +188,7 @@ fn a_failing_disk_ends_the_node_with_a_reason() {
                 ..Default::default()
             };
             let request = CreateTopicsRequest { topics: vec![topic], ..Default::default() };
-            let reply = node.create_topics(request).await;
+            let reply = node.within(PATIENCE).create_topics(request).await;
             assert_eq!(reply.topics[0].error_code, 56, "{reply:?}");
             assert!(node.image().topic_by_name("lost").is_none());
             let reason = node.failure().await;

@@ -14,6 +14,9 @@ use klamm_model::{LeaderEpoch, NodeId, TopicPartition, Uuid};
 use klamm_protocol::messages::create_topics::{CreatableTopic, CreatableTopicConfig, CreateTopicsRequest};
 use klamm_protocol::messages::delete_topics::DeleteTopicsRequest;
 
+/// How long a test waits for a decision.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 fn settings(dir: &Path) -> Settings {
     let id = NodeId(1);
     Settings {
@@ -65,21 +68,21 @@ async fn a_new_node_leads_at_once_and_a_restarted_one_has_everything() {
     let clock = SystemClock::new();
     let node = MetadataNode::start(settings(dir.path())).unwrap();
     let started = clock.monotonic();
-    let first_epoch = node.join_cluster(registration(1)).await.unwrap();
+    let first_epoch = node.within(PATIENCE).join_cluster(registration(1)).await.unwrap();
     let joined = clock.monotonic();
     eprintln!("leads after {started:?}, registered after {joined:?}");
     assert!(node.is_controller());
     assert_eq!(node.image().feature("metadata.version"), 33);
 
-    let reply = node.create_topics(creation(&["a", "b"])).await;
+    let reply = node.within(PATIENCE).create_topics(creation(&["a", "b"])).await;
     assert!(reply.topics.iter().all(|topic| topic.error_code == 0), "{reply:?}");
     // The image has the topics when the reply is there.
     let id = node.image().topic_by_name("a").unwrap().id;
     assert_eq!(reply.topics[0].topic_id, id);
     let delete = DeleteTopicsRequest { topic_names: vec!["b".to_owned()], ..Default::default() };
-    assert_eq!(node.delete_topics(delete).await.responses[0].error_code, 0);
-    assert_eq!(node.allocate_producer_ids(NodeId(1), first_epoch).await, Ok(0..1000));
-    assert_eq!(node.allocate_producer_ids(NodeId(1), first_epoch).await, Ok(1000..2000));
+    assert_eq!(node.within(PATIENCE).delete_topics(delete).await.responses[0].error_code, 0);
+    assert_eq!(node.within(PATIENCE).allocate_producer_ids(NodeId(1), first_epoch).await, Ok(0..1000));
+    assert_eq!(node.within(PATIENCE).allocate_producer_ids(NodeId(1), first_epoch).await, Ok(1000..2000));
     let before = replicated(&node.image());
     node.shutdown();
     drop(node);
@@ -90,13 +93,13 @@ async fn a_new_node_leads_at_once_and_a_restarted_one_has_everything() {
     assert_eq!(replicated(&node.image()), before);
     assert_eq!(node.image().topic_config("a")["retention.ms"], "1234");
     assert!(node.image().topic_by_name("b").is_none());
-    let second_epoch = node.join_cluster(registration(2)).await.unwrap();
+    let second_epoch = node.within(PATIENCE).join_cluster(registration(2)).await.unwrap();
     assert!(second_epoch > first_epoch);
     // A restart is an election, as in Kafka: who holds the old epoch must notice.
     let partition = node.image().partition(&TopicPartition::new("a", 0)).unwrap().clone();
     assert_eq!((partition.leader, partition.leader_epoch), (Some(NodeId(1)), LeaderEpoch(1)));
-    assert_eq!(node.allocate_producer_ids(NodeId(1), second_epoch).await, Ok(2000..3000));
-    assert!(node.allocate_producer_ids(NodeId(1), first_epoch).await.is_err());
+    assert_eq!(node.within(PATIENCE).allocate_producer_ids(NodeId(1), second_epoch).await, Ok(2000..3000));
+    assert!(node.within(PATIENCE).allocate_producer_ids(NodeId(1), first_epoch).await.is_err());
 }
 
 /// The log must not grow for ever: after enough entries a snapshot takes the place of the old ones, and a
@@ -111,10 +114,10 @@ async fn a_long_log_becomes_a_snapshot() {
         settings
     };
     let node = MetadataNode::start(small()).unwrap();
-    let epoch = node.join_cluster(registration(1)).await.unwrap();
-    node.create_topics(creation(&["kept"])).await;
+    let epoch = node.within(PATIENCE).join_cluster(registration(1)).await.unwrap();
+    node.within(PATIENCE).create_topics(creation(&["kept"])).await;
     for _ in 0..200 {
-        node.allocate_producer_ids(NodeId(1), epoch).await.unwrap();
+        node.within(PATIENCE).allocate_producer_ids(NodeId(1), epoch).await.unwrap();
     }
     let snapshot = dir.path().join("klamm-metadata/snapshot");
     for _ in 0..100 {
@@ -145,14 +148,14 @@ async fn a_long_log_becomes_a_snapshot() {
 async fn concurrent_requests_see_each_other() {
     let dir = tempfile::tempdir().unwrap();
     let node = Arc::new(MetadataNode::start(settings(dir.path())).unwrap());
-    node.join_cluster(registration(1)).await.unwrap();
+    node.within(PATIENCE).join_cluster(registration(1)).await.unwrap();
     let clock = SystemClock::new();
     let tasks: Vec<_> = (0..200)
         .map(|number| {
             let node = Arc::clone(&node);
             tokio::spawn(async move {
                 let name = format!("topic-{}", number / 2);
-                node.create_topics(creation(&[&name])).await.topics[0].error_code
+                node.within(PATIENCE).create_topics(creation(&[&name])).await.topics[0].error_code
             })
         })
         .collect();

@@ -15,6 +15,9 @@ use klamm_metadata::{
 use klamm_model::{NodeId, Uuid};
 use klamm_testing::{SeededRandom, SimulatedDisk};
 
+/// How long a test waits for a decision.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// Nodes by number; one that is not in here cannot be reached.
 #[derive(Clone, Default)]
 struct Wires(Arc<Mutex<BTreeMap<NodeId, Arc<MetadataNode>>>>);
@@ -79,7 +82,9 @@ async fn create_by_whoever_leads(nodes: &[&Arc<MetadataNode>], topic: &str) {
     let created = async {
         loop {
             for node in nodes {
-                match node.auto_create_topics(vec![topic.to_owned()]).await.topics[0].error_code {
+                match node.within(PATIENCE).auto_create_topics(vec![topic.to_owned()]).await.topics[0]
+                    .error_code
+                {
                     // 36: the answer to an earlier try was lost with its leader.
                     0 | 36 => return,
                     code => assert_eq!(code, 41, "node {} neither creates it nor sends us away", node.id()),
@@ -111,7 +116,7 @@ async fn three_voters_agree_and_two_go_on() {
     };
     for node in &nodes {
         let joined = async {
-            while leader_of(&nodes).join_cluster(registration(node.id())).await.is_err() {
+            while leader_of(&nodes).within(PATIENCE).join_cluster(registration(node.id())).await.is_err() {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };

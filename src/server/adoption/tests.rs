@@ -237,7 +237,12 @@ async fn a_directory_can_be_given_back_and_taken_over_again() {
     for version in ["4.4", "3.9", "2.8"] {
         let disk = fixture(version);
         let server = node(&disk, version).await.unwrap();
-        server.context().metadata.auto_create_topics(vec!["new".to_owned()]).await;
+        server
+            .context()
+            .metadata
+            .within(Duration::from_secs(30))
+            .auto_create_topics(vec!["new".to_owned()])
+            .await;
         server.context().await_applied(10_000).await;
         let before = server.context().image();
         let error = crate::release(vec![LOGS.into()], &machine(&disk)).unwrap_err().to_string();
@@ -266,6 +271,24 @@ async fn a_directory_can_be_given_back_and_taken_over_again() {
         assert!(after.brokers[&klamm_model::NodeId(1)].epoch > before.brokers[&klamm_model::NodeId(1)].epoch);
         server.stop().await;
     }
+}
+
+/// Directories in another order than that of log.dirs gave an empty cluster back, and said that all was well.
+#[tokio::test(flavor = "multi_thread")]
+async fn directories_in_another_order_are_not_given_back() {
+    let disk = SimulatedDisk::new(1);
+    let two = |first: &str, second: &str| vec![first.into(), second.into()];
+    let settings = [("listeners", "PLAINTEXT://127.0.0.1:0"), ("log.dirs", "/one,/two")];
+    let overrides = settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+    let sources = klamm_config::Sources { overrides, ..Default::default() };
+    let (config, _) = klamm_config::load(&sources).unwrap();
+    crate::start(config, machine(&disk)).await.unwrap().stop().await;
+    let refused = crate::release(two("/two", "/one"), &machine(&disk)).unwrap_err().to_string();
+    assert!(refused.contains("in the same order"), "{refused}");
+    let refused = crate::release(vec!["/one".into()], &machine(&disk)).unwrap_err().to_string();
+    assert!(refused.contains("director"), "{refused}");
+    let lines = crate::release(two("/one", "/two"), &machine(&disk)).unwrap();
+    assert!(lines[0].starts_with("0 topics"), "{lines:?}");
 }
 
 /// Wherever the machine dies while a directory is given back, it is Klamm's with all of its metadata, or Apache

@@ -5,13 +5,12 @@
 use klamm_protocol::messages::{AllocateProducerIdsRequest, AllocateProducerIdsResponse};
 
 use super::Call;
-use crate::context::Context;
-use crate::controller_channel::ForController;
+use crate::context::{CONTROLLER_TIMEOUT, Context};
 
 pub(crate) async fn handle(
     context: &Context,
-    _call: &Call,
+    call: &Call,
     request: AllocateProducerIdsRequest,
 ) -> AllocateProducerIdsResponse {
-    request.decide(&context.metadata).await
+    context.decide(call, request, CONTROLLER_TIMEOUT).await
 }

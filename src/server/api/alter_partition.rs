@@ -5,12 +5,12 @@
 use klamm_protocol::messages::{AlterPartitionRequest, AlterPartitionResponse};
 
 use super::Call;
-use crate::context::Context;
+use crate::context::{CONTROLLER_TIMEOUT, Context};
 
 pub(crate) async fn handle(
     context: &Context,
-    _call: &Call,
+    call: &Call,
     request: AlterPartitionRequest,
 ) -> AlterPartitionResponse {
-    context.metadata.alter_partition(request).await
+    context.decide(call, request, CONTROLLER_TIMEOUT).await
 }

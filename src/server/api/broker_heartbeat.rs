@@ -5,12 +5,12 @@
 use klamm_protocol::messages::{BrokerHeartbeatRequest, BrokerHeartbeatResponse};
 
 use super::Call;
-use crate::context::Context;
+use crate::context::{CONTROLLER_TIMEOUT, Context};
 
 pub(crate) async fn handle(
     context: &Context,
-    _call: &Call,
+    call: &Call,
     request: BrokerHeartbeatRequest,
 ) -> BrokerHeartbeatResponse {
-    context.metadata.heartbeat_broker(request).await
+    context.decide(call, request, CONTROLLER_TIMEOUT).await
 }

@@ -6,12 +6,12 @@
 use klamm_protocol::messages::{BrokerRegistrationRequest, BrokerRegistrationResponse};
 
 use super::Call;
-use crate::context::Context;
+use crate::context::{CONTROLLER_TIMEOUT, Context};
 
 pub(crate) async fn handle(
     context: &Context,
-    _call: &Call,
+    call: &Call,
     request: BrokerRegistrationRequest,
 ) -> BrokerRegistrationResponse {
-    context.metadata.register_broker(request).await
+    context.decide(call, request, CONTROLLER_TIMEOUT).await
 }

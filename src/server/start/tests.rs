@@ -40,7 +40,7 @@ async fn node(disk: Arc<dyn Disk>) -> Server {
 }
 
 async fn create(server: &Server, topic: &str) {
-    server.context.metadata.auto_create_topics(vec![topic.to_owned()]).await;
+    server.context.metadata.within(Duration::from_secs(30)).auto_create_topics(vec![topic.to_owned()]).await;
 }
 
 async fn is_served(server: &Server, topic: &str) -> bool {
@@ -201,6 +201,22 @@ async fn get(server: &Server, path: &str) -> (String, String) {
     stream.read_to_string(&mut answer).await.unwrap();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     (head.lines().next().unwrap().to_owned(), body.to_owned())
+}
+
+/// While the disk of the metadata was full, a client waited for as long as it was, whatever it had said.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_that_waits_for_a_full_disk_is_answered_in_time() {
+    let disk = SimulatedDisk::new(1);
+    let server = node(Arc::new(disk.clone())).await;
+    let full = disk.inject(Fault::new(Failure::NoSpace).on("/data/klamm-metadata"));
+    let defaults = topic_defaults(&server.context.config());
+    let request = klamm_metadata::controller::request_for_auto_creation(["late"], &defaults);
+    let asked = server.context.controller.ask(request, Duration::from_millis(300));
+    let answer = tokio::time::timeout(Duration::from_secs(20), asked).await.expect("it is answered");
+    assert_eq!(answer.topics[0].error_code, ErrorCode::RequestTimedOut.code());
+    disk.clear(full);
+    assert!(is_served(&server, "late").await, "it is decided when there is space");
+    server.stop().await;
 }
 
 /// A probe that asks a node with a failed log was told that all is well.

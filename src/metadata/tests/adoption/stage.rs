@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use klamm_config::BrokerConfig;
@@ -156,7 +157,7 @@ pub(crate) fn started(disk: &SimulatedDisk) -> Image {
             directories: vec![directory_id],
         };
         let script = async {
-            let epoch = node.join_cluster(registration).await.unwrap();
+            let epoch = node.within(Duration::from_secs(60)).join_cluster(registration).await.unwrap();
             assert!(epoch > found, "the epoch must be above all that were given before");
             let image = Image::clone(&node.image());
             node.shutdown();
