@@ -122,7 +122,7 @@ impl Partition {
         let batches = validate_for_append(records, &rules).map_err(AppendError::Invalid)?;
         if let Some(duplicate) = self.judge_sequences(&batches, options)? {
             // The first answer may have been a failed flush, which is why it was sent again.
-            let (log_start_offset, flush_due) = (self.log.log_start_offset(), self.log.is_flush_due());
+            let (log_start_offset, flush_due) = (self.log().log_start_offset(), self.log().is_flush_due());
             return Ok(Appended { leader_epoch, log_start_offset, flush_due, ..duplicate });
         }
         let appended = self.append_batches(&batches, &rules)?;
@@ -147,13 +147,13 @@ impl Partition {
                 TimestampType::LogAppendTime if !batches.is_empty() => rules.now_ms,
                 _ => -1,
             },
-            log_start_offset: self.log.log_start_offset(),
+            log_start_offset: self.log().log_start_offset(),
             leader_epoch: rules.leader_epoch,
             flush_due: false,
         };
         if !batches.is_empty() {
             self.check_fits_a_segment(batches)?;
-            appended.flush_due = self.log.append(batches)?.flush_due;
+            appended.flush_due = self.log().append(batches)?.flush_due;
             self.after_local_append(rules.leader_epoch);
         }
         Ok(appended)
@@ -162,7 +162,7 @@ impl Partition {
     /// Waits until all that was appended so far is on the disk: what an append asks for with
     /// [`Appended::flush_due`]. It blocks, so it belongs on a thread that may; several callers share the work.
     pub fn flush(&self) -> Result<(), StorageError> {
-        self.log.flush()
+        self.with_log(|log| log.flush())
     }
 
     pub(crate) fn check_may_append(&self, options: &AppendOptions) -> Result<LeaderEpoch, AppendError> {
@@ -195,7 +195,7 @@ impl Partition {
             compression_type: settings.compression,
             level: settings.compression_level,
             expanded_bytes_max: settings.expanded_bytes_max,
-            first_offset: self.log.log_end_offset(),
+            first_offset: self.log().log_end_offset(),
             leader_epoch,
             origin: options.origin,
             topic_partition: self.topic_partition().clone(),
@@ -205,7 +205,7 @@ impl Partition {
     /// What does not fit into one segment is refused as a whole.
     fn check_fits_a_segment(&self, batches: &[ValidBatch]) -> Result<(), AppendError> {
         let size: usize = batches.iter().map(|batch| batch.header.size).sum();
-        let most = self.log.config().segment_bytes;
+        let most = self.log().config().segment_bytes;
         if size as u64 <= most {
             return Ok(());
         }
@@ -224,7 +224,7 @@ impl Partition {
         options: &AppendOptions,
     ) -> Result<Option<Appended>, AppendError> {
         for batch in batches.iter().map(|batch| &batch.header).filter(|header| header.has_producer_id()) {
-            let known = self.log.producer(batch.producer_id);
+            let known = self.log().producer(batch.producer_id);
             let judged = match options.origin {
                 Origin::Client => sequence::judge(batch, known.as_ref()),
                 Origin::Coordinator => sequence::judge_epoch(batch, known.as_ref()),
@@ -234,7 +234,7 @@ impl Partition {
                     base_offset: kept.base_offset,
                     last_offset: kept.last_offset,
                     log_append_time: kept.timestamp,
-                    log_start_offset: self.log.log_start_offset(),
+                    log_start_offset: self.log().log_start_offset(),
                     leader_epoch: LeaderEpoch::NONE,
                     flush_due: false,
                 }));
@@ -260,9 +260,9 @@ impl Partition {
             let state = &mut *state;
             match &mut state.role {
                 Role::Leader(leader) if state.leader_epoch == leader_epoch => {
-                    let high_watermark = leader.high_watermark(&self.log, &self.settings.load());
+                    let high_watermark = leader.high_watermark(&self.log(), &self.settings.load());
                     if let Some(high_watermark) = high_watermark {
-                        state.watermarks.raise(high_watermark, &self.log);
+                        state.watermarks.raise(high_watermark, &self.log());
                     }
                 }
                 _ => {}

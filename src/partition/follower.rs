@@ -57,7 +57,7 @@ impl Partition {
     ) -> Result<Appended, ReplicationError> {
         let _writer = self.writer.lock();
         self.check_follows(leader_epoch)?;
-        let mut expected = self.log.log_end_offset();
+        let mut expected = self.log().log_end_offset();
         let mut batches = Vec::new();
         for batch in klamm_records::batches(records).lenient() {
             let batch = batch?;
@@ -68,11 +68,11 @@ impl Partition {
             expected = batch.header.next_offset();
             batches.push(batch);
         }
-        let appended = self.log.append_replicated(&batches)?;
+        let appended = self.log().append_replicated(&batches)?;
         {
             let mut state = self.state.lock();
-            let to = leader_high_watermark.min(self.log.log_end_offset());
-            state.watermarks.raise(to, &self.log);
+            let to = leader_high_watermark.min(self.log().log_end_offset());
+            state.watermarks.raise(to, &self.log());
         }
         self.waiters.wake_all();
         Ok(appended)
@@ -86,8 +86,9 @@ impl Partition {
     ) -> Result<(), ReplicationError> {
         let _writer = self.writer.lock();
         self.check_follows(leader_epoch)?;
-        self.log.truncate_to(offset)?;
-        self.state.lock().watermarks.follow_log(&self.log);
+        self.truncate_future(offset)?;
+        self.log().truncate_to(offset)?;
+        self.state.lock().watermarks.follow_log(&self.log());
         self.waiters.wake_all();
         Ok(())
     }

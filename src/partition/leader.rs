@@ -131,7 +131,7 @@ impl Partition {
     pub fn become_leader(&self, leadership: &Leadership) -> Result<(), StorageError> {
         let _writer = self.writer.lock();
         let now = self.clock.monotonic();
-        let local_end = self.log.log_end_offset();
+        let local_end = self.log().log_end_offset();
         let (epoch_start, known) = match self.leads_already(leadership) {
             Some(false) => return Ok(()),
             Some(true) => {
@@ -142,7 +142,7 @@ impl Partition {
                 (leader.epoch_start, std::mem::take(&mut leader.followers))
             }
             None => {
-                self.log.assign_epoch(leadership.leader_epoch, local_end)?;
+                self.log().assign_epoch(leadership.leader_epoch, local_end)?;
                 (local_end, Vec::new())
             }
         };
@@ -168,11 +168,11 @@ impl Partition {
             isr: leadership.isr.clone(),
             followers,
         };
-        let high_watermark = leader.high_watermark(&self.log, &self.settings.load());
+        let high_watermark = leader.high_watermark(&self.log(), &self.settings.load());
         state.role = Role::Leader(leader);
         state.leader_epoch = leadership.leader_epoch;
         if let Some(high_watermark) = high_watermark {
-            state.watermarks.raise(high_watermark, &self.log);
+            state.watermarks.raise(high_watermark, &self.log());
         }
         drop(state);
         self.waiters.wake_all();
@@ -204,11 +204,11 @@ impl Partition {
             let Role::Leader(leader) = &mut state.role else {
                 return false;
             };
-            if !leader.follower_fetched(progress, self.log.log_end_offset(), now) {
+            if !leader.follower_fetched(progress, self.log().log_end_offset(), now) {
                 return false;
             }
-            let high_watermark = leader.high_watermark(&self.log, &self.settings.load());
-            high_watermark.is_some_and(|offset| state.watermarks.raise(offset, &self.log))
+            let high_watermark = leader.high_watermark(&self.log(), &self.settings.load());
+            high_watermark.is_some_and(|offset| state.watermarks.raise(offset, &self.log()))
         };
         if moved {
             self.waiters.wake_all();
@@ -224,7 +224,7 @@ impl Partition {
         let Role::Leader(leader) = &state.role else {
             return None;
         };
-        let (high_watermark, local_end) = (state.watermarks.high_watermark(), self.log.log_end_offset());
+        let (high_watermark, local_end) = (state.watermarks.high_watermark(), self.log().log_end_offset());
         leader.isr_change(state.leader_epoch, high_watermark, local_end, lag_max, self.clock.monotonic())
     }
 }

@@ -9,6 +9,7 @@ mod append;
 mod follower;
 mod leader;
 mod look_up;
+mod moving;
 mod read;
 mod sequence;
 mod settings;
@@ -29,24 +30,29 @@ pub use append::{AppendError, AppendOptions, Appended, Origin};
 pub use follower::ReplicationError;
 pub use leader::{FollowerProgress, IsrChange, Leadership};
 pub use look_up::{FoundTimestamp, LookUp, LookUpError};
+pub use moving::Copied;
 pub use read::{PartitionRead, ReadError, ReadOptions, Reader};
 pub use settings::PartitionSettings;
 pub use transactions::{TransactionMarker, Verification, VerificationGuard};
 pub use watermarks::PartitionOffsets;
 
 use leader::LeaderState;
+use moving::Moving;
 use transactions::Verifications;
 use waiters::Waiters;
 use watermarks::Watermarks;
 
 /// A replica of a partition on this node.
 ///
-/// Lock order: `writer` before `state`. `writer` is held while records are validated and appended, so that
+/// Lock order: `writer` before `moving` before `state`. `writer` is held while records are validated and appended, so that
 /// offsets are given in order; `state` only for a few instructions, never while a disk works.
 pub struct Partition {
+    topic_partition: TopicPartition,
     topic_id: TopicId,
     local: NodeId,
-    log: Arc<Log>,
+    /// Replaced, under the writer's lock, when the partition has moved into another log directory.
+    log: ArcSwap<Log>,
+    moving: Mutex<Option<Moving>>,
     clock: Arc<dyn Clock>,
     settings: ArcSwap<PartitionSettings>,
     writer: Mutex<()>,
@@ -85,9 +91,11 @@ impl Partition {
         let watermarks = Watermarks::new(high_watermark, &log);
         let state = State { role: Role::Idle, leader_epoch: LeaderEpoch::NONE, watermarks };
         Partition {
+            topic_partition: log.topic_partition().clone(),
             topic_id,
             local,
-            log,
+            log: ArcSwap::new(log),
+            moving: Mutex::new(None),
             clock,
             settings: ArcSwap::from_pointee(settings),
             writer: Mutex::new(()),
@@ -99,7 +107,7 @@ impl Partition {
 
     /// Its topic's name and its index.
     pub fn topic_partition(&self) -> &TopicPartition {
-        self.log.topic_partition()
+        &self.topic_partition
     }
 
     /// The id of its topic.
@@ -107,9 +115,9 @@ impl Partition {
         self.topic_id
     }
 
-    /// Its log on disk.
-    pub fn log(&self) -> &Arc<Log> {
-        &self.log
+    /// Its log on disk. It is another one when the partition has moved into another log directory.
+    pub fn log(&self) -> Arc<Log> {
+        self.log.load_full()
     }
 
     /// The epoch of the leader that it knows of.
@@ -143,7 +151,7 @@ impl Partition {
 
     /// The four offsets, all of one moment.
     pub fn offsets(&self) -> PartitionOffsets {
-        self.state.lock().watermarks.offsets(&self.log)
+        self.state.lock().watermarks.offsets(&self.log())
     }
 
     /// Wakes `wake` once, when anything about this partition moves: its end, its high watermark, its log
@@ -202,7 +210,7 @@ impl Partition {
         if before < 0 || before > high_watermark {
             return Err(LookUpError::OutOfRange);
         }
-        let start = self.log.delete_records_before(before).map_err(|error| match error {
+        let start = self.log().delete_records_before(before).map_err(|error| match error {
             klamm_storage::ReadError::OutOfRange { .. } => LookUpError::OutOfRange,
             klamm_storage::ReadError::Storage(error) => LookUpError::Storage(error),
         })?;

@@ -113,7 +113,7 @@ impl Partition {
         let at = |offset: Offset| FoundTimestamp {
             offset,
             timestamp: -1,
-            leader_epoch: self.log.epoch_of(offset),
+            leader_epoch: self.log().epoch_of(offset),
         };
         let nothing = FoundTimestamp { offset: -1, timestamp: -1, leader_epoch: None };
         Ok(match what {
@@ -125,8 +125,10 @@ impl Partition {
             LookUp::LatestTiered => nothing,
             LookUp::MaxTimestamp | LookUp::AtOrAfter(_) => {
                 let found = match what {
-                    LookUp::AtOrAfter(timestamp) => self.log.offset_for_timestamp(timestamp)?,
-                    _ => self.log.max_timestamp()?,
+                    LookUp::AtOrAfter(timestamp) => {
+                        self.with_log(|log| log.offset_for_timestamp(timestamp))?
+                    }
+                    _ => self.with_log(|log| log.max_timestamp())?,
                 };
                 // What is not committed yet may still vanish, so it is not found.
                 let Some(found) = found.filter(|found| found.offset < end) else {
@@ -165,7 +167,7 @@ impl Partition {
                 Reader::Consumer(_) => offsets.high_watermark,
             });
         }
-        let begins = self.log.segment_offsets_before(timestamp)?;
+        let begins = self.with_log(|log| log.segment_offsets_before(timestamp))?;
         let begins = begins.into_iter().map(|begin| begin.max(offsets.log_start));
         found.extend(begins.filter(|begin| *begin <= offsets.high_watermark));
         found.sort_unstable();
@@ -180,7 +182,7 @@ impl Partition {
         current_leader_epoch: Option<LeaderEpoch>,
     ) -> Result<Option<(LeaderEpoch, Offset)>, LookUpError> {
         self.offsets_for_reader(current_leader_epoch)?;
-        Ok(self.log.end_offset_for(epoch))
+        Ok(self.log().end_offset_for(epoch))
     }
 
     fn knows_high_watermark(&self, offsets: &PartitionOffsets) -> bool {

@@ -94,7 +94,7 @@ impl Partition {
         let slice = if from >= below {
             None
         } else {
-            match self.log.read(from, options.bytes_max, below, options.at_least_one) {
+            match self.with_log(|log| log.read(from, options.bytes_max, below, options.at_least_one)) {
                 Ok(slice) => slice,
                 Err(LogReadError::OutOfRange { .. }) => return Err(ReadError::OutOfRange(offsets)),
                 Err(LogReadError::Storage(error)) => return Err(ReadError::Storage(error)),
@@ -103,7 +103,7 @@ impl Partition {
         let aborted = match (&slice, read_committed) {
             (_, false) => None,
             (None, true) => Some(Vec::new()),
-            (Some(_), true) => Some(self.log.aborted_transactions(from, below)?),
+            (Some(_), true) => Some(self.with_log(|log| log.aborted_transactions(from, below))?),
         };
         Ok(PartitionRead { slice, offsets, aborted, diverging: None })
     }
@@ -120,7 +120,11 @@ impl Partition {
         match current_leader_epoch {
             Some(epoch) if epoch < state.leader_epoch => Err(ReadError::FencedEpoch),
             Some(epoch) if epoch > state.leader_epoch => Err(ReadError::UnknownEpoch),
-            _ => Ok(state.watermarks.offsets(&self.log)),
+            _ => {
+                let log = self.log();
+                log.check_usable("look into")?;
+                Ok(state.watermarks.offsets(&log))
+            }
         }
     }
 
@@ -134,7 +138,7 @@ impl Partition {
             return Ok(None);
         };
         // An epoch above all that is known here has no end here.
-        let end_offset = self.log.end_offset_for(last_fetched);
+        let end_offset = self.log().end_offset_for(last_fetched);
         let (epoch, end) = end_offset.ok_or(ReadError::OutOfRange(*offsets))?;
         Ok((epoch < last_fetched || end < from).then_some((epoch, end)))
     }

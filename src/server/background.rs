@@ -1,7 +1,8 @@
 //! What happens without a request: the partitions of this node follow the cluster's metadata, watermarks are
 //! checkpointed, old records are deleted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -48,6 +49,11 @@ pub(crate) struct Follower {
     /// Partitions that could not be opened or led, and why (nothing while the log is being recovered). They are
     /// tried again.
     unopened: BTreeMap<(TopicId, i32), String>,
+    /// Those that were made while this node ran, and are to be made here. Others may lie in a log directory that
+    /// cannot be used.
+    new: BTreeSet<(TopicId, i32)>,
+    /// Woken when a log directory goes offline.
+    pub(crate) directory_failed: Arc<Notify>,
     /// When they were tried last, by the monotonic clock; nothing if they are to be tried at once.
     tried: Option<Duration>,
     /// Told when the log of a partition was recovered, so that it can be opened.
@@ -79,6 +85,8 @@ impl Follower {
             applied,
             last: None,
             unopened: BTreeMap::new(),
+            new: BTreeSet::new(),
+            directory_failed: Arc::default(),
             tried: None,
             recovered: Arc::default(),
         };
@@ -121,13 +129,38 @@ impl Follower {
             if same && !config_changed && !is_retried {
                 continue;
             }
+            if last.is_some() {
+                let known = before.map_or(0, |before| before.partitions.len());
+                let new = known..topic.partitions.len();
+                self.new.extend(new.filter_map(|index| Some((topic.id, i32::try_from(index).ok()?))));
+            }
             let config = topic_config(image, &topic.name, self.node_id, &self.static_config);
             self.follow_topic(&mut table, topic, &config, &mut of_coordinators);
         }
+        self.note_offline(&mut table);
         self.partitions.replace(table);
         // Coordinators look their partitions up in the table, so they hear of them after it was replaced.
         of_coordinators.iter().for_each(|partition| self.coordinators.on_leadership(partition));
         self.applied.send_replace(image.offset);
+    }
+
+    /// Finds the partitions whose log directory went offline. Their groups move on when they are led again.
+    fn note_offline(&self, table: &mut Table) {
+        let is_offline = |partition: &Arc<Partition>| !partition.log().is_directory_online();
+        let failed: Vec<(TopicId, i32)> = table
+            .partitions()
+            .filter(|partition| is_offline(partition))
+            .map(|partition| (partition.topic_id(), partition.topic_partition().partition))
+            .collect();
+        for (id, index) in failed {
+            let Some(local) = table.topic(id).filter(|local| !local.offline.contains(&index)) else {
+                continue;
+            };
+            let mut local = (**local).clone();
+            self.coordinators.on_resigned(&local.name, index);
+            local.offline.insert(index);
+            table.put(local);
+        }
     }
 
     fn has_unopened(&self, topic: TopicId) -> bool {
@@ -136,6 +169,7 @@ impl Follower {
 
     fn delete_topic(&mut self, table: &mut Table, topic: &Topic) {
         self.delete_unopened(topic);
+        self.new.retain(|(id, _)| *id != topic.id);
         let Some(local) = table.topic(topic.id).cloned() else {
             return;
         };
@@ -193,7 +227,12 @@ impl Follower {
         of_coordinators: &mut Vec<Arc<Partition>>,
     ) {
         let mut local = table.topic(topic.id).map_or_else(
-            || LocalTopic { name: topic.name.clone(), id: topic.id, partitions: imbl::OrdMap::new() },
+            || LocalTopic {
+                name: topic.name.clone(),
+                id: topic.id,
+                partitions: imbl::OrdMap::new(),
+                offline: imbl::OrdSet::new(),
+            },
             |local| (**local).clone(),
         );
         for (state, index) in topic.partitions.iter().zip(0..) {
@@ -207,20 +246,26 @@ impl Follower {
                         of_coordinators.push(partition.clone());
                     }
                     local.partitions.insert(index, partition);
+                    local.offline.remove(&index);
+                    self.new.remove(&(topic.id, index));
                     if self.unopened.remove(&(topic.id, index)).is_some_and(|failure| !failure.is_empty()) {
                         tracing::info!("partition {name} could be opened now, and is served");
                     }
                 }
                 Err(error) => {
                     let is_leader = state.leader == Some(self.node_id);
-                    if is_leader && error.kind == StorageErrorKind::Recovering {
-                        self.coordinators.on_recovering(&topic.name, index);
+                    match error.kind {
+                        StorageErrorKind::Recovering if is_leader => {
+                            self.coordinators.on_recovering(&topic.name, index);
+                        }
+                        StorageErrorKind::Recovering => {}
+                        _ => drop(local.offline.insert(index)),
                     }
                     self.note_unopened(topic.id, &name, &error);
                 }
             }
         }
-        if !local.partitions.is_empty() {
+        if !local.partitions.is_empty() || !local.offline.is_empty() {
             table.put(local);
         }
     }
@@ -248,14 +293,18 @@ impl Follower {
         topic: &Topic,
         config: &TopicConfig,
     ) -> Result<Arc<Log>, StorageError> {
-        match self.store.create(name, topic.id, log_config(config)) {
+        let create = || match self.new.contains(&(topic.id, name.partition)) {
+            true => self.store.create(name, topic.id, log_config(config)),
+            false => self.store.create_unless_elsewhere(name, topic.id, log_config(config)),
+        };
+        match create() {
             Err(error)
                 if self.deletes_strays
                     && matches!(error.kind, StorageErrorKind::InconsistentTopicId { .. }) =>
             {
                 tracing::warn!("{error}; that topic was deleted, and so is its log");
                 self.store.delete(name)?;
-                self.store.create(name, topic.id, log_config(config))
+                create()
             }
             opened => opened,
         }
@@ -280,7 +329,10 @@ impl Follower {
                 let log = self.open_log(name, topic, config)?;
                 let high_watermark = self.store.high_watermark(name).unwrap_or(0);
                 let clock = self.clock.clone();
-                Arc::new(Partition::new(topic.id, self.node_id, log, high_watermark, settings, clock))
+                let partition = Partition::new(topic.id, self.node_id, log, high_watermark, settings, clock);
+                // A move that the stop has interrupted goes on.
+                partition.set_future(self.store.future(name));
+                Arc::new(partition)
             }
         };
         let leadership = Leadership {
@@ -361,6 +413,7 @@ pub(crate) async fn follow_images(
     failure: watch::Sender<Option<String>>,
 ) {
     let recovered = follower.recovered.clone();
+    let directory_failed = follower.directory_failed.clone();
     loop {
         tokio::select! {
             biased;
@@ -370,6 +423,7 @@ pub(crate) async fn follow_images(
                 return;
             },
             () = recovered.notified() => follower.tried = None,
+            () = directory_failed.notified() => {}
             () = tokio::time::sleep(RETRY_EVERY), if !follower.unopened.is_empty() => {}
         }
         let image = images.borrow_and_update().clone();
@@ -393,6 +447,7 @@ pub(crate) fn update_config(context: &Context, image: &Image) {
     let (broker, cluster) = dynamic_broker_configs(image, context.node_id);
     let dynamic = DynamicConfigs { broker: Some(&broker), cluster: Some(&cluster) };
     let config = context.static_config.with_dynamic(&dynamic);
+    context.store.set_cordoned(cordoned(context, image));
     // Most images change no setting, and what is said of a wrong one is said once.
     if config != *context.config() {
         context.connections.set_limits(Limits::of(&config));
@@ -400,6 +455,35 @@ pub(crate) fn update_config(context: &Context, image: &Image) {
             .store
             .set_recovery_threads(usize::try_from(config.num_recovery_threads_per_data_dir).unwrap_or(1));
         context.current_config.store(Arc::new(config));
+    }
+}
+
+/// `cordoned.log.dirs`, as `log.dirs` names the directories; `*` means all (KIP-1066).
+fn cordoned(context: &Context, image: &Image) -> Vec<PathBuf> {
+    const KEY: &str = "cordoned.log.dirs";
+    let (broker, cluster) = dynamic_broker_configs(image, context.node_id);
+    let set = broker.get(KEY).or_else(|| cluster.get(KEY)).cloned();
+    let set = set.or_else(|| context.static_config.value(KEY)).unwrap_or_default();
+    let named: Vec<&str> = set.split(',').map(str::trim).collect();
+    let is_named = |dir: &&PathBuf| {
+        let absolute = std::path::absolute(dir);
+        named.contains(&"*")
+            || named.iter().any(|name| {
+                Path::new(name) == dir.as_path()
+                    || absolute.as_deref().is_ok_and(|dir| Path::new(name) == dir)
+            })
+    };
+    context.static_config.log_dirs.iter().filter(is_named).cloned().collect()
+}
+
+/// Serves partitions again whose logs a full disk, or something else that passes, has taken offline.
+fn reopen_failed(context: &Context) {
+    for partition in context.partitions.load().partitions().filter(|one| one.log().failure().is_some()) {
+        let name = partition.topic_partition();
+        if let Err(error) = partition.replace_failed_log(|| context.store.reopen(name)) {
+            // That it is offline was told; this is the same again.
+            tracing::debug!("partition {name} stays offline: {error}");
+        }
     }
 }
 
@@ -423,6 +507,8 @@ pub(crate) async fn maintain(context: Arc<Context>, mut stop: Stop) {
         }
         let context = context.clone();
         let work = tokio::task::spawn_blocking(move || {
+            context.store.check_directories();
+            reopen_failed(&context);
             checkpoint(&context.partitions, &context.store);
             let high_watermarks: BTreeMap<TopicPartition, Offset> =
                 high_watermarks(&context.partitions).collect();

@@ -14,6 +14,7 @@ use klamm_io::Clock;
 use klamm_metadata::{Broker, ConfigResource, Image, MetadataNode};
 use klamm_model::{ErrorCode, NodeId, ProducerId, TopicId, TopicPartition, topic_name};
 use klamm_storage::{Cleaner, LogStore, StorageErrorKind};
+use tokio::sync::Notify;
 
 use crate::api::Call;
 use crate::background::Applied;
@@ -46,6 +47,8 @@ pub(crate) struct Context {
     pub(crate) not_created_log: RateLimit,
     pub(crate) refused_log: RateLimit,
     pub(crate) applied: Applied,
+    /// Woken when a partition is to move into another log directory.
+    pub(crate) moves: Notify,
     /// The epoch of this broker's registration; -1 before it has one.
     pub(crate) broker_epoch: AtomicI64,
     pub(crate) clock: Arc<dyn Clock>,
@@ -89,6 +92,9 @@ impl Context {
         };
         if usize::try_from(partition).map_or(true, |index| index >= topic.partitions.len()) {
             return ErrorCode::UnknownTopicOrPartition;
+        }
+        if self.partitions.load().is_offline(topic.id, partition) {
+            return ErrorCode::KafkaStorageError;
         }
         let failure = self.store.failure_of(&TopicPartition::new(topic.name.clone(), partition));
         match failure.map(|failure| failure.kind) {

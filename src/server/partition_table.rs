@@ -1,11 +1,13 @@
 //! The partitions of this node, by their topic's id or name. Readers never wait: they see one immutable
 //! table, which `background` replaces.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use imbl::OrdMap;
-use klamm_model::TopicId;
+use imbl::{OrdMap, OrdSet};
+use klamm_metadata::{PartitionState, Topic};
+use klamm_model::{NodeId, TopicId};
 use klamm_partition::Partition;
 
 /// The partitions of a topic that this node has, by index.
@@ -14,6 +16,8 @@ pub(crate) struct LocalTopic {
     pub(crate) name: Arc<str>,
     pub(crate) id: TopicId,
     pub(crate) partitions: OrdMap<i32, Arc<Partition>>,
+    /// Those of which this node can serve nothing: their log directory is offline, or their log does not open.
+    pub(crate) offline: OrdSet<i32>,
 }
 
 /// All topics of which this node has partitions.
@@ -36,6 +40,30 @@ impl Table {
     pub(crate) fn find(&self, id: TopicId, name: &str, partition: i32) -> Option<&Arc<Partition>> {
         let topic = if id.is_zero() { self.topic_by_name(name)? } else { self.topic(id)? };
         topic.partitions.get(&partition)
+    }
+
+    /// Whether this node has a partition and can serve nothing of it.
+    pub(crate) fn is_offline(&self, id: TopicId, partition: i32) -> bool {
+        self.topic(id).is_some_and(|local| local.offline.contains(&partition))
+    }
+
+    /// A partition's state as clients are told it, and whether its replica on this node is offline. A replica
+    /// whose log directory is offline neither leads nor is in sync. As in Kafka but for the leader epoch, which
+    /// grows there.
+    pub(crate) fn as_told<'a>(
+        &self,
+        node: NodeId,
+        topic: &Topic,
+        index: i32,
+        state: &'a PartitionState,
+    ) -> (Cow<'a, PartitionState>, bool) {
+        if !self.is_offline(topic.id, index) {
+            return (Cow::Borrowed(state), false);
+        }
+        let mut told = state.clone();
+        told.leader = state.leader.filter(|leader| *leader != node);
+        told.isr.retain(|replica| *replica != node);
+        (Cow::Owned(told), true)
     }
 
     /// All partitions.

@@ -11,7 +11,7 @@ use klamm_io::{Clock, Disk, Listener, Network, Random};
 use klamm_metadata::{KafkaRules, MetadataNode, QuorumSettings, Settings, TopicDefaults, Voter};
 use klamm_model::Uuid;
 use klamm_storage::{Cleaner, LogStore, StorageError, StoreSettings};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
 use crate::admin;
@@ -21,11 +21,13 @@ use crate::cleaning;
 use crate::context::{Context, MALFORMED_LOG_EVERY, topic_config};
 use crate::controller_channel::ControllerChannel;
 use crate::coordinators::Coordinators;
+use crate::directories;
 use crate::fetch_sessions::FetchSessions;
 use crate::lifecycle;
 use crate::limits::{Connections, Limits, RateLimit};
 use crate::listener::{self, BindError, Bound};
 use crate::metrics::Metrics;
+use crate::moves;
 use crate::partition_table::PartitionTable;
 use crate::peers::{Peers, QuorumCarrier};
 use crate::producer_ids::ProducerIds;
@@ -93,10 +95,12 @@ pub async fn start(config: BrokerConfig, machine: Machine) -> Result<Server, Sta
     let store = Arc::new(LogStore::open(store_settings(&config, &machine))?);
     adoption::take_over(&store, &config, &topic_defaults(&config), &machine)?;
     let config = Arc::new(config);
-    let deletes_strays = strays::may_be_deleted(&*machine.disk, &config.log_dirs, &store.metadata_dir())?;
+    let deletes_strays =
+        strays::may_be_deleted(&*machine.disk, &directories::usable(&store), &store.metadata_dir())?;
     let metadata = Arc::new(MetadataNode::start(metadata_settings(&config, &machine, &store))?);
     let incarnation = Uuid::from_random(machine.random.next_16());
-    let registration = lifecycle::registration(&config, incarnation, &store, &bound);
+    let mut registration = lifecycle::registration(&config, incarnation, &store, &bound);
+    registration.log_dirs.extend(directories::lost(&store, &metadata.image(), config.node_id));
     let (context, mut follower) = compose(config.clone(), machine, store, metadata.clone(), deletes_strays);
     let mut server = Server::new(context.clone());
     let (controllers, brokers) = bound.into_iter().partition(|bound| bound.endpoint().is_controller);
@@ -167,6 +171,7 @@ fn compose(
         not_created_log: RateLimit::new(MALFORMED_LOG_EVERY),
         refused_log: RateLimit::new(MALFORMED_LOG_EVERY),
         applied,
+        moves: Notify::new(),
         clock: machine.clock,
     };
     let context = Arc::new(context);
@@ -199,12 +204,14 @@ impl Server {
     fn follow(&mut self, follower: Follower) {
         let (failure, following_failure) = watch::channel(None);
         self.following_failure = following_failure;
+        directories::watch(&self.context, &follower, failure.clone());
         let (context, stop) = (self.context.clone(), self.stopping.clone());
         let images = context.metadata.watch();
         self.tasks.spawn(background::follow_images(follower, context, images, stop, failure));
         self.tasks.spawn(background::maintain(self.context.clone(), self.stopping.clone()));
         self.tasks.spawn(lifecycle::stay(self.context.clone(), self.stopping.clone()));
         self.tasks.spawn(cleaning::clean(self.context.clone(), self.stopping.clone()));
+        self.tasks.spawn(moves::run(self.context.clone(), self.stopping.clone()));
     }
 
     fn serve_http(&mut self, listener: Option<Arc<dyn Listener>>) {

@@ -235,7 +235,8 @@ impl Cleaner {
             let tp = log.topic_partition();
             let waits =
                 state.failures.get(tp).is_some_and(|failure| failure.next_try.is_none_or(|next| next > now));
-            let is_out = !log.config().cleanup.compact || log.failure().is_some();
+            let is_out =
+                !log.config().cleanup.compact || log.is_moving() || log.check_usable("compact").is_err();
             if is_out || waits || state.busy.contains(tp) {
                 continue;
             }

@@ -20,6 +20,9 @@ pub(crate) const DELETED_SUFFIX: &str = ".deleted";
 /// The end of the name of a partition's folder that is to go.
 pub(crate) const DELETED_FOLDER_SUFFIX: &str = "-delete";
 
+/// The end of the name of the folder of a partition that is on its way into another log directory.
+pub(crate) const FUTURE_FOLDER_SUFFIX: &str = "-future";
+
 /// What the file of a segment gets behind its name that recovery took out of its log.
 const SET_ASIDE_SUFFIX: &str = ".cut";
 

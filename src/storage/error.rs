@@ -32,6 +32,10 @@ pub enum StorageErrorKind {
     Offline(String),
     /// The log is checked after an unclean stop and will be there when that is done.
     Recovering,
+    /// The whole log directory takes no more calls since a failure of its device, told here.
+    DirectoryOffline(String),
+    /// The partition may lie in one of the log directories that cannot be used, so it is not made anew.
+    MaybeElsewhere(String),
     /// The partition was deleted meanwhile.
     Deleted,
     /// The store was closed meanwhile; what is there can still be read.
@@ -127,6 +131,14 @@ impl fmt::Display for StorageErrorKind {
             StorageErrorKind::Recovering => {
                 f.write_str("the log is being checked after an unclean stop, and is served when that is done")
             }
+            StorageErrorKind::DirectoryOffline(reason) => {
+                write!(f, "the log directory is offline since an earlier failure: {reason}")
+            }
+            StorageErrorKind::MaybeElsewhere(directories) => write!(
+                f,
+                "the partition is in none of the log directories that can be used, and may be in {directories}; bring \
+                 that back and start again, or delete the topic if its records are lost"
+            ),
             StorageErrorKind::Closed => f.write_str("the log was closed"),
             StorageErrorKind::Deleted => f.write_str("the partition was deleted"),
             StorageErrorKind::Locked => f.write_str(

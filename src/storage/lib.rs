@@ -19,6 +19,7 @@ mod deletion;
 mod entry_file;
 mod error;
 mod formats;
+mod health;
 mod index_entry;
 mod leader_epochs;
 mod log;
@@ -36,12 +37,12 @@ pub use cleaner::{CleanedLog, Cleaner, CleanerSettings, CleanerStatus, Outcome};
 pub use config::{CleanupPolicy, LogConfig};
 pub use error::{ReadError, StorageError, StorageErrorKind};
 pub use leader_epochs::EpochEntry;
-pub use log::{AbortedTransaction, Appended, Log, LogSlice, Recovery};
+pub use log::{AbortedTransaction, Appended, Log, LogSlice, Piece, Recovery};
 #[cfg(debug_assertions)]
 pub use planted::PlantedBug;
 pub use producers::{BATCHES_MAX, ProducerBatch, ProducerState};
 pub use segment::FoundOffset;
 pub use store::{
-    FolderContents, Keeper, LoadReport, LogStore, PartitionFolder, RecoveryStatus, StoreSettings,
-    UncheckedPartition, identity,
+    DirectoryStatus, FolderContents, Keeper, LoadReport, LogStore, Move, MoveError, PartitionFolder,
+    PlacementError, RecoveryStatus, StoreSettings, UncheckedPartition, identity,
 };

@@ -7,6 +7,7 @@ mod append;
 mod clean;
 mod leftovers;
 mod lookup;
+mod moving;
 mod open;
 mod read;
 mod recovery;
@@ -28,6 +29,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::config::LogConfig;
 use crate::deletion::Deletions;
 use crate::error::{StorageError, StorageErrorKind};
+use crate::health::DirectoryHealth;
 use crate::leader_epochs::{EpochEntry, LeaderEpochs};
 use crate::open_files::OpenFiles;
 use crate::planted::Planted;
@@ -38,6 +40,7 @@ use crate::segment::{LogSegment, SegmentPlace};
 pub use append::Appended;
 pub(crate) use clean::{CleaningView, Replacement};
 pub use lookup::AbortedTransaction;
+pub use moving::Piece;
 pub(crate) use open::{OpenLog, OpenedLog, Opening, UncheckedLog};
 pub use read::LogSlice;
 pub use recovery::Recovery;
@@ -51,6 +54,10 @@ pub(crate) struct Environment {
     pub(crate) deletions: Deletions,
     pub(crate) producer_expiration_ms: i64,
     pub(crate) planted: Planted,
+    /// The disk as it is, for what must be tried in a log directory that has failed too.
+    pub(crate) unwatched_disk: Arc<dyn Disk>,
+    /// The log directories by their ids; those that could not be opened are missing.
+    pub(crate) directories: Vec<(Uuid, Arc<DirectoryHealth>)>,
     /// Writes the recovery points of a log directory. A checkpoint above what a truncation has left would keep
     /// recovery from looking at what is written there later.
     pub(crate) recovery_point_went_back: OnceLock<Box<CheckpointWriter>>,
@@ -85,6 +92,8 @@ pub struct Log {
     unsynced: Unsynced,
     failure: OnceLock<StorageError>,
     is_deleted: AtomicBool,
+    /// Whether it is being copied into another log directory.
+    is_moving: AtomicBool,
     /// Whether the store was closed: nothing is written any more.
     is_closed: AtomicBool,
 }
@@ -275,6 +284,20 @@ impl Log {
         self.write_epochs(&epochs).inspect_err(|_| *epochs = before)
     }
 
+    fn health(&self) -> Option<&DirectoryHealth> {
+        let found = self.environment.directories.iter().find(|(id, _)| *id == self.directory_id);
+        found.map(|(_, health)| &**health)
+    }
+
+    pub(crate) fn check_directory(&self, context: &'static str) -> Result<(), StorageError> {
+        self.health().map_or(Ok(()), |health| health.check(context))
+    }
+
+    /// Whether the log directory works, as far as is known.
+    pub fn is_directory_online(&self) -> bool {
+        self.health().is_none_or(DirectoryHealth::is_online)
+    }
+
     /// As [`Log::check_usable`], for calls that change something.
     fn check_writable(&self, context: &'static str) -> Result<(), StorageError> {
         if self.is_closed.load(Ordering::Acquire) {
@@ -283,10 +306,12 @@ impl Log {
         self.check_usable(context)
     }
 
-    fn check_usable(&self, context: &'static str) -> Result<(), StorageError> {
+    /// Why the log, or its whole directory, takes no more calls, if it is so. `context` is what is to be done.
+    pub fn check_usable(&self, context: &'static str) -> Result<(), StorageError> {
         if self.is_deleted.load(Ordering::Acquire) {
             return Err(StorageError::new(&self.dir, context, StorageErrorKind::Deleted));
         }
+        self.check_directory(context)?;
         match self.failure.get() {
             None => Ok(()),
             Some(failure) => {
@@ -298,10 +323,16 @@ impl Log {
 
     /// Takes the log out of service after a failure that left memory and disk apart.
     fn set_offline(&self, failure: StorageError) -> StorageError {
-        if self.failure.set(failure.clone()).is_ok() {
+        // A directory that goes offline says so once, for all its logs.
+        if self.failure.set(failure.clone()).is_ok() && self.is_directory_online() {
             tracing::error!(partition = %self.topic_partition, %failure, "the log goes offline");
         }
         failure
+    }
+
+    /// As [`Log::set_offline`], for what happened outside of the log.
+    pub(crate) fn fail(&self, failure: StorageError) {
+        self.set_offline(failure);
     }
 
     fn active(&self) -> Arc<LogSegment> {

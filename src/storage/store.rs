@@ -1,15 +1,18 @@
 //! All logs of the process, in one or more log directories.
 
+mod deleting;
 mod directory;
+mod duplicates;
 mod foreign;
 mod load;
 mod maintenance;
 mod meta_properties;
+mod moves;
+mod placement;
 mod recovery;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -17,19 +20,24 @@ use klamm_io::{Clock, Disk, Random};
 use klamm_model::{NodeId, Offset, TopicId, TopicPartition, Uuid};
 use parking_lot::{Mutex, RwLock};
 
-use crate::config::LogConfig;
-use crate::deletion::{DELETED_FOLDER_SUFFIX, Deletions};
+use crate::deletion::Deletions;
 use crate::error::{StorageError, StorageErrorKind};
-use crate::log::{Environment, Log, OpenLog};
+use crate::health::{DirectoryHealth, WatchedDisk};
+use crate::log::{Environment, Log};
 use crate::open_files::OpenFiles;
 #[cfg(debug_assertions)]
 use crate::planted::PlantedBug;
 use crate::planted::{Planted, planted};
 
+use deleting::Undeleted;
 use directory::{Locked, LogDirectory};
 pub use foreign::{FolderContents, PartitionFolder, identity};
 pub use load::LoadReport;
 pub use meta_properties::Keeper;
+use moves::{Interrupted, Unsettled};
+pub use moves::{Move, MoveError};
+use placement::Placement;
+pub use placement::{DirectoryStatus, PlacementError};
 use recovery::Recoveries;
 pub use recovery::{RecoveryStatus, UncheckedPartition};
 
@@ -106,28 +114,34 @@ pub struct LogStore {
 /// What checkpoints are made from; logs reach it when their recovery point goes back.
 struct Shared {
     environment: Arc<Environment>,
+    /// Those that could be opened.
     directories: Vec<LogDirectory>,
+    /// All of `log.dirs`, in that order.
+    health: Vec<Arc<DirectoryHealth>>,
     logs: RwLock<BTreeMap<TopicPartition, Arc<Log>>>,
+    /// The copies of partitions that move into another directory.
+    futures: RwLock<BTreeMap<TopicPartition, Arc<Log>>>,
     /// As of the last checkpoint.
     high_watermarks: Mutex<BTreeMap<TopicPartition, Offset>>,
     /// Partitions that could not be opened. What the checkpoints say of them must outlive this process.
     unopened: Mutex<BTreeMap<TopicPartition, Unopened>>,
-    /// Partitions that are deleted, but whose folders could not be renamed yet.
-    undeleted: Mutex<BTreeMap<TopicPartition, Undeleted>>,
+    /// Partitions that stand in several directories, where nothing says which is the right one.
+    undecided: Mutex<BTreeMap<TopicPartition, Vec<Unopened>>>,
+    /// Folders of partitions that are deleted or have moved, and that could not be renamed yet.
+    undeleted: Mutex<BTreeMap<TopicPartition, Vec<Undeleted>>>,
+    /// Partitions of which it is not known which folder is theirs.
+    unsettled: Mutex<BTreeMap<TopicPartition, Unsettled>>,
+    placement: Mutex<Placement>,
     recoveries: Recoveries,
-}
-
-/// A deleted partition whose folder still has its name.
-#[derive(Clone, Copy)]
-struct Undeleted {
-    directory: Uuid,
-    delay_ms: i64,
+    /// Copies that were being made, to be opened when the partitions that they copy are open.
+    interrupted: Mutex<Vec<Interrupted>>,
 }
 
 /// A partition that could not be opened, or not yet: then the failure is [`StorageErrorKind::Recovering`].
 #[derive(Clone)]
 struct Unopened {
     directory: Uuid,
+    folder: PathBuf,
     failure: StorageError,
     /// If it is known.
     topic_id: Option<TopicId>,
@@ -156,25 +170,26 @@ impl LogStore {
     /// Directories of Apache Kafka ([`LogStore::keeper`]) are not changed before [`LogStore::take_over`].
     pub fn open(settings: StoreSettings) -> Result<LogStore, StorageError> {
         assert!(!settings.log_dirs.is_empty(), "a store has a log directory");
-        let locked: Result<Vec<Locked>, StorageError> =
-            settings.log_dirs.iter().map(|path| Locked::new(&*settings.disk, path)).collect();
-        let locked = locked?;
-        let keeper = foreign::keeper(&*settings.disk, &locked)?;
+        let health: Vec<Arc<DirectoryHealth>> =
+            settings.log_dirs.iter().map(|path| DirectoryHealth::new(path)).collect();
+        let mut locked: Vec<Locked> = Vec::new();
+        for health in &health {
+            locked.extend(unless_unusable(Locked::new(&*settings.disk, health.path()), health)?);
+        }
+        check_first(&health)?;
+        let unusable = health.iter().find_map(|health| health.failure());
+        let keeper = foreign::keeper(&*settings.disk, &locked, unusable)?;
         let found = locked.iter().find_map(|directory| Some(directory.meta.as_ref()?.cluster_id.clone()));
         let cluster_id = settings.cluster_id.clone().or(found);
         let cluster_id = cluster_id.unwrap_or_else(|| random_id(&*settings.random).to_string());
-        let mut directories: Vec<LogDirectory> = Vec::new();
-        for directory in locked {
-            let directory = directory.settle(&settings, &cluster_id)?;
-            if let Some(twin) = directories.iter().find(|other| other.id == directory.id) {
-                let reason = format!("it has the same directory.id as {}", twin.path.display());
-                return Err(StorageError::corrupt(&directory.path, "open the log directory", reason));
-            }
-            directories.push(directory);
-        }
+        let directories = settle(locked, &settings, &cluster_id, &health)?;
+        check_first(&health)?;
+        let disk: Arc<dyn Disk> = Arc::new(WatchedDisk::new(settings.disk.clone(), health.clone()));
         let environment = Environment {
-            files: OpenFiles::new(settings.disk.clone(), settings.open_files_max),
-            disk: settings.disk,
+            files: OpenFiles::new(disk.clone(), settings.open_files_max),
+            disk,
+            unwatched_disk: settings.disk,
+            directories: directories.iter().map(|one| (one.id, one.health.clone())).collect(),
             clock: settings.clock,
             random: settings.random,
             deletions: Deletions::default(),
@@ -188,11 +203,17 @@ impl LogStore {
         let shared = Arc::new(Shared {
             environment: Arc::new(environment),
             directories,
+            health,
             logs: RwLock::default(),
+            futures: RwLock::default(),
             high_watermarks: Mutex::default(),
             unopened: Mutex::default(),
             undeleted: Mutex::default(),
+            undecided: Mutex::default(),
+            unsettled: Mutex::default(),
+            placement: Mutex::default(),
             recoveries: Recoveries::new(settings.recovery_threads),
+            interrupted: Mutex::default(),
         });
         let weak = Arc::downgrade(&shared);
         let write = move |directory| match weak.upgrade() {
@@ -209,7 +230,11 @@ impl LogStore {
             changing: Mutex::new(()),
         };
         if keeper == Keeper::Klamm {
-            store.take_over()?;
+            for directory in store.shared.directories.iter().rev() {
+                let written = directory.write_identity(&*store.shared.environment.disk);
+                unless_unusable(written, &directory.health)?;
+            }
+            check_first(&store.shared.health)?;
         }
         Ok(store)
     }
@@ -257,122 +282,9 @@ impl LogStore {
         self.shared.logs.read().values().cloned().collect()
     }
 
-    /// Opens a log that is to be there, or makes it in the directory with the fewest partitions. One that
-    /// belongs to another topic of the same name is an error, [`crate::StorageErrorKind::InconsistentTopicId`].
-    pub fn create(
-        &self,
-        tp: &TopicPartition,
-        topic_id: TopicId,
-        config: LogConfig,
-    ) -> Result<Arc<Log>, StorageError> {
-        let _changing = self.changing.lock();
-        assert!(self.is_loaded.load(Ordering::Acquire), "a store is loaded before partitions are made in it");
-        self.delete_again(tp)?;
-        if let Some(unopened) = self.shared.unopened.lock().get(tp) {
-            return Err(unopened.failure_for(topic_id));
-        }
-        if let Some(log) = self.get(tp) {
-            log.set_topic_id(topic_id)?;
-            log.update_config(config);
-            return Ok(log);
-        }
-        let directory = self.emptiest_directory();
-        if self.shared.directories.iter().any(|directory| directory.checkpoints().name(tp)) {
-            // Offsets of an earlier partition of this name would be taken for those of the new one.
-            self.shared.write_checkpoints()?;
-        }
-        let dir = directory.path.join(tp.to_string());
-        let disk = &*self.shared.environment.disk;
-        disk.create_dir_all(&dir).map_err(|error| StorageError::io(&dir, "make", &error))?;
-        let open = OpenLog {
-            topic_partition: tp.clone(),
-            directory_id: directory.id,
-            dir: dir.clone(),
-            config,
-            log_start_offset: None,
-            recovery_point: None,
-            cleaned_offset: None,
-            was_clean: false,
-        };
-        let log = Log::open(self.shared.environment.clone(), open)?.log;
-        log.set_topic_id(topic_id)?;
-        let log = Arc::new(log);
-        self.shared.logs.write().insert(tp.clone(), log.clone());
-        tracing::debug!(partition = %tp, folder = %dir.display(), "made a log");
-        Ok(log)
-    }
-
-    /// Deletes a partition. Its folder gets another name at once and goes after `file.delete.delay.ms`. Returns
-    /// whether it was there.
-    ///
-    /// After a failure the partition is not served any more, and the deletion is tried again: by another call,
-    /// by [`LogStore::run_maintenance`], and before a partition of that name is made.
-    pub fn delete(&self, tp: &TopicPartition) -> Result<bool, StorageError> {
-        let _changing = self.changing.lock();
-        self.shared.recoveries.cancel(tp);
-        let log = self.shared.logs.write().remove(tp);
-        let unopened = self.shared.unopened.lock().remove(tp);
-        let undeleted = match (log, unopened) {
-            (Some(log), _) => {
-                log.set_deleted();
-                Undeleted { directory: log.directory_id(), delay_ms: log.config().file_delete_delay_ms }
-            }
-            (None, Some(unopened)) => Undeleted { directory: unopened.directory, delay_ms: 0 },
-            (None, None) => return self.delete_again(tp),
-        };
-        self.shared.high_watermarks.lock().remove(tp);
-        self.shared.undeleted.lock().insert(tp.clone(), undeleted);
-        self.delete_again(tp)
-    }
-
-    /// Gives the folder of a deleted partition its new name, if it still has the old one. Returns whether it
-    /// had. Its caller holds `changing`.
-    fn delete_again(&self, tp: &TopicPartition) -> Result<bool, StorageError> {
-        let Some(undeleted) = self.shared.undeleted.lock().get(tp).copied() else { return Ok(false) };
-        let Undeleted { directory, delay_ms } = undeleted;
-        for directory in self.shared.directories.iter().filter(|other| other.id == directory) {
-            self.rename_for_deletion(&directory.path, tp, delay_ms)?;
-        }
-        self.shared.undeleted.lock().remove(tp);
-        Ok(true)
-    }
-
-    fn rename_for_deletion(
-        &self,
-        parent: &Path,
-        tp: &TopicPartition,
-        delay_ms: i64,
-    ) -> Result<(), StorageError> {
-        let Environment { disk, clock, random, deletions, .. } = &*self.shared.environment;
-        let (from, to) = (parent.join(tp.to_string()), parent.join(deleted_name(tp, random_id(&**random))));
-        match disk.rename(&from, &to) {
-            Ok(()) => deletions.add_folder(to, clock.now_ms().saturating_add(delay_ms)),
-            // An attempt before this one has renamed it, and failed behind that.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(StorageError::io(&from, "rename for deletion", &error)),
-        }
-        let failed = |error| StorageError::io(&from, "rename for deletion", &error);
-        if !planted!(self.shared.environment, DeleteWithoutSync) {
-            disk.sync_dir(parent).map_err(failed)?;
-        }
-        tracing::debug!(partition = %tp, folder = %from.display(), "deleted a log");
-        Ok(())
-    }
-
     /// The high watermark as of the last checkpoint: of this process or, after a start, of the one before.
     pub fn high_watermark(&self, tp: &TopicPartition) -> Option<Offset> {
         self.shared.high_watermarks.lock().get(tp).copied()
-    }
-
-    fn emptiest_directory(&self) -> &LogDirectory {
-        let logs = self.shared.logs.read();
-        let count =
-            |directory: &LogDirectory| logs.values().filter(|log| log.directory_id() == directory.id).count();
-        self.shared
-            .directories
-            .iter()
-            .min_by_key(|directory| count(directory))
-            .expect("a store has a log directory")
     }
 
     /// Closes all logs in order, so that the next start needs no recovery, and writes the checkpoints. A
@@ -389,15 +301,19 @@ impl LogStore {
             return Ok(());
         }
         let unopened = self.shared.unopened.lock();
-        let mut unclean: BTreeSet<Uuid> = unopened.values().map(|unopened| unopened.directory).collect();
+        let mut unclean: BTreeSet<Uuid> = unopened.values().map(|one| one.directory).collect();
         drop(unopened);
+        unclean.extend(self.shared.undecided.lock().values().flatten().map(|one| one.directory));
+        // The copies of interrupted moves were not looked at either.
+        unclean.extend(self.shared.interrupted.lock().iter().map(|Interrupted(open)| open.directory_id));
         // What could not be deleted comes back with the next start, and was not closed in order.
-        unclean.extend(self.shared.undeleted.lock().values().map(|undeleted| undeleted.directory));
+        unclean.extend(self.shared.undeleted.lock().values().flatten().map(|undeleted| undeleted.directory));
         let mut failure = Ok(());
         if planted!(self.shared.environment, CleanMarkFirst) {
             self.shared.directories[0].mark_clean(&*self.shared.environment.disk, -1)?;
         }
-        for log in self.logs() {
+        let futures: Vec<Arc<Log>> = self.shared.futures.read().values().cloned().collect();
+        for log in self.logs().into_iter().chain(futures).filter(|log| log.is_directory_online()) {
             if let Err(error) = log.close() {
                 tracing::error!(partition = %log.topic_partition(), %error, "the log cannot be closed in order");
                 unclean.insert(log.directory_id());
@@ -405,7 +321,7 @@ impl LogStore {
             }
         }
         self.shared.write_checkpoints()?;
-        for directory in self.shared.directories.iter().filter(|directory| !unclean.contains(&directory.id)) {
+        for directory in self.shared.online().filter(|directory| !unclean.contains(&directory.id)) {
             directory.mark_clean(&*self.shared.environment.disk, broker_epoch.unwrap_or(-1))?;
         }
         failure
@@ -422,12 +338,62 @@ fn random_id(random: &dyn Random) -> Uuid {
     }
 }
 
-/// `<topic>-<partition>.<32 hex digits>-delete`; the topic is cut if the whole would be too long.
-fn deleted_name(tp: &TopicPartition, id: Uuid) -> String {
+/// `<topic>-<partition>.<32 hex digits><suffix>`; the topic is cut if the whole would be too long.
+fn suffixed_name(tp: &TopicPartition, id: Uuid, suffix: &str) -> String {
     let hex: String = id.0.iter().map(|byte| format!("{byte:02x}")).collect();
-    let suffix = format!("-{}.{hex}{DELETED_FOLDER_SUFFIX}", tp.partition);
+    let suffix = format!("-{}.{hex}{suffix}", tp.partition);
     let topic = &tp.topic[..tp.topic.len().min(FOLDER_NAME_MAX - suffix.len())];
     format!("{topic}{suffix}")
+}
+
+/// What was opened, or nothing if the directory cannot be used: it is offline then, and others may serve on.
+/// What belongs to somebody else, is used by another process or makes no sense is an error all the same.
+fn unless_unusable<T>(
+    opened: Result<T, StorageError>,
+    health: &DirectoryHealth,
+) -> Result<Option<T>, StorageError> {
+    match opened {
+        Err(
+            error @ StorageError { kind: StorageErrorKind::Io(..) | StorageErrorKind::NotWritable(_), .. },
+        ) => {
+            health.fail(error);
+            Ok(None)
+        }
+        opened => opened.map(Some),
+    }
+}
+
+/// Compares the identities of the directories with what is expected. Those that cannot be used are left out.
+fn settle(
+    locked: Vec<Locked>,
+    settings: &StoreSettings,
+    cluster_id: &str,
+    health: &[Arc<DirectoryHealth>],
+) -> Result<Vec<LogDirectory>, StorageError> {
+    let mut directories: Vec<LogDirectory> = Vec::new();
+    for directory in locked {
+        let health = directory.health_among(health);
+        let settled = directory.settle(settings, cluster_id, health.clone());
+        let Some(directory) = unless_unusable(settled, &health)? else { continue };
+        if let Some(twin) = directories.iter().find(|other| other.id == directory.id) {
+            let reason = format!("it has the same directory.id as {}", twin.path.display());
+            return Err(StorageError::corrupt(&directory.path, "open the log directory", reason));
+        }
+        directories.push(directory);
+    }
+    Ok(directories)
+}
+
+/// The first directory holds the metadata, without which there is nothing to serve.
+fn check_first(health: &[Arc<DirectoryHealth>]) -> Result<(), StorageError> {
+    health[0].failure().map_or(Ok(()), |failure| Err(failure.clone()))
+}
+
+impl Shared {
+    /// The directories that work.
+    fn online(&self) -> impl Iterator<Item = &LogDirectory> {
+        self.directories.iter().filter(|directory| directory.health.is_online())
+    }
 }
 
 #[cfg(test)]
@@ -438,9 +404,9 @@ mod tests {
     #[test]
     fn the_name_of_a_deleted_folder_fits() {
         let id = Uuid([0xab; 16]);
-        let short = deleted_name(&TopicPartition::new("a-b", 3), id);
+        let short = suffixed_name(&TopicPartition::new("a-b", 3), id, "-delete");
         assert_eq!(short, "a-b-3.abababababababababababababababab-delete");
-        let long = deleted_name(&TopicPartition::new("x".repeat(249), 12345), id);
+        let long = suffixed_name(&TopicPartition::new("x".repeat(249), 12345), id, "-delete");
         assert_eq!(long.len(), 255);
         assert!(long.ends_with("-12345.abababababababababababababababab-delete"));
     }

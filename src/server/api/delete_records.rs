@@ -37,6 +37,15 @@ pub(crate) async fn handle(
         tracing::error!("the new first offsets were not written and may be back after a crash: {error}");
         topics.iter_mut().flat_map(|topic| &mut topic.partitions).for_each(not_written);
     }
+    // One whose log directory went offline in between was not among them.
+    for topic in &mut topics {
+        for result in &mut topic.partitions {
+            let partition = context.partitions.by_name(&topic.name, result.partition_index);
+            if partition.is_some_and(|partition| !partition.log().is_directory_online()) {
+                not_written(result);
+            }
+        }
+    }
     DeleteRecordsResponse { topics, ..Default::default() }
 }
 

@@ -53,7 +53,7 @@ pub(crate) async fn handle(
             });
             continue;
         };
-        let (described, end) = describe(&image, topic, first, left);
+        let (described, end) = describe(context, &image, topic, first, left);
         left -= described.partitions.len();
         response.topics.push(described);
         if end < topic.partitions.len() {
@@ -86,6 +86,7 @@ fn refused(name: &str, code: ErrorCode) -> DescribeTopicPartitionsResponseTopic 
 
 /// A topic with its partitions from `first` on, at most `most`, and the index behind the last.
 fn describe(
+    context: &Context,
     image: &Image,
     topic: &Topic,
     first: usize,
@@ -93,7 +94,12 @@ fn describe(
 ) -> (DescribeTopicPartitionsResponseTopic, usize) {
     let end = topic.partitions.len().min(first.saturating_add(most));
     let indexed = topic.partitions.iter().zip(0..).take(end).skip(first);
-    let partitions = indexed.map(|(state, index)| partition(image, index, state)).collect();
+    let table = context.partitions.load();
+    let partitions = indexed.map(|(state, index)| {
+        let (told, is_offline) = table.as_told(context.node_id, topic, index, state);
+        partition(image, index, &told, is_offline.then_some(context.node_id))
+    });
+    let partitions = partitions.collect();
     let described = DescribeTopicPartitionsResponseTopic {
         name: Some(topic.name.to_string()),
         topic_id: topic.id,
@@ -105,9 +111,16 @@ fn describe(
     (described, end)
 }
 
-fn partition(image: &Image, index: i32, state: &PartitionState) -> DescribeTopicPartitionsResponsePartition {
+fn partition(
+    image: &Image,
+    index: i32,
+    state: &PartitionState,
+    offline_here: Option<NodeId>,
+) -> DescribeTopicPartitionsResponsePartition {
     let numbers = |nodes: &[NodeId]| nodes.iter().map(|node| node.0).collect::<Vec<i32>>();
     let leader = state.leader.filter(|node| image.brokers.contains_key(node));
+    let mut offline = image.offline_replicas(state);
+    offline.extend(offline_here.filter(|node| !offline.contains(node)));
     DescribeTopicPartitionsResponsePartition {
         error_code: if leader.is_some() { ErrorCode::None } else { ErrorCode::LeaderNotAvailable }.code(),
         partition_index: index,
@@ -117,6 +130,6 @@ fn partition(image: &Image, index: i32, state: &PartitionState) -> DescribeTopic
         isr_nodes: numbers(&state.isr),
         eligible_leader_replicas: Some(numbers(&state.eligible_leaders)),
         last_known_elr: Some(numbers(&state.last_known_eligible_leaders)),
-        offline_replicas: numbers(&image.offline_replicas(state)),
+        offline_replicas: numbers(&offline),
     }
 }

@@ -34,9 +34,9 @@ pub(crate) async fn handle(context: &Context, call: &Call, request: MetadataRequ
         if request.include_topic_authorized_operations { TOPIC_OPERATIONS } else { OPERATIONS_OMITTED };
     let topics = match &request.topics {
         Some(topics) if !(topics.is_empty() && call.version == 0) => {
-            chosen(topics).map(|wanted| named_topic(&image, wanted, &failed, operations)).collect()
+            chosen(topics).map(|wanted| named_topic(context, &image, wanted, &failed, operations)).collect()
         }
-        _ => image.topics.values().map(|topic| response_topic(&image, topic, operations)).collect(),
+        _ => image.topics.values().map(|topic| response_topic(context, &image, topic, operations)).collect(),
     };
     MetadataResponse {
         brokers: brokers(context, call, &image),
@@ -120,6 +120,7 @@ fn brokers(context: &Context, call: &Call, image: &Image) -> Vec<MetadataRespons
 }
 
 fn named_topic(
+    context: &Context,
     image: &Image,
     wanted: &MetadataRequestTopic,
     failed: &BTreeMap<String, ErrorCode>,
@@ -136,12 +137,12 @@ fn named_topic(
         let found = image.topic(wanted.topic_id);
         return found.map_or_else(
             || MetadataResponseTopic { name: None, ..error(ErrorCode::UnknownTopicId) },
-            |topic| response_topic(image, topic, operations),
+            |topic| response_topic(context, image, topic, operations),
         );
     }
     let name = wanted.name.as_deref().unwrap_or_default();
     match (image.topic_by_name(name), failed.get(name)) {
-        (Some(topic), _) => response_topic(image, topic, operations),
+        (Some(topic), _) => response_topic(context, image, topic, operations),
         (None, Some(code)) => error(*code),
         (None, None) if topic_name::validate(name).is_err() => error(ErrorCode::InvalidTopicException),
         (None, None) => MetadataResponseTopic {
@@ -152,21 +153,33 @@ fn named_topic(
     }
 }
 
-fn response_topic(image: &Image, topic: &Topic, operations: i32) -> MetadataResponseTopic {
-    let partitions = topic.partitions.iter().zip(0..);
+fn response_topic(context: &Context, image: &Image, topic: &Topic, operations: i32) -> MetadataResponseTopic {
+    let table = context.partitions.load();
+    let partitions = topic.partitions.iter().zip(0..).map(|(state, index)| {
+        let (told, is_offline) = table.as_told(context.node_id, topic, index, state);
+        let offline_here = is_offline.then_some(context.node_id);
+        response_partition(image, index, &told, offline_here)
+    });
     MetadataResponseTopic {
         name: Some(topic.name.to_string()),
         topic_id: topic.id,
         is_internal: topic_name::is_internal(&topic.name),
-        partitions: partitions.map(|(state, index)| response_partition(image, index, state)).collect(),
+        partitions: partitions.collect(),
         topic_authorized_operations: operations,
         ..Default::default()
     }
 }
 
-fn response_partition(image: &Image, index: i32, state: &PartitionState) -> MetadataResponsePartition {
+fn response_partition(
+    image: &Image,
+    index: i32,
+    state: &PartitionState,
+    offline_here: Option<NodeId>,
+) -> MetadataResponsePartition {
     let numbers = |nodes: &[NodeId]| nodes.iter().map(|node| node.0).collect::<Vec<i32>>();
     let leader = state.leader.filter(|node| image.brokers.contains_key(node));
+    let mut offline = image.offline_replicas(state);
+    offline.extend(offline_here.filter(|node| !offline.contains(node)));
     MetadataResponsePartition {
         error_code: if leader.is_some() { ErrorCode::None } else { ErrorCode::LeaderNotAvailable }.code(),
         partition_index: index,
@@ -174,6 +187,6 @@ fn response_partition(image: &Image, index: i32, state: &PartitionState) -> Meta
         leader_epoch: state.leader_epoch.0,
         replica_nodes: numbers(&state.replicas),
         isr_nodes: numbers(&state.isr),
-        offline_replicas: numbers(&image.offline_replicas(state)),
+        offline_replicas: numbers(&offline),
     }
 }

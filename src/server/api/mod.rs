@@ -6,6 +6,7 @@ mod add_partitions_to_txn;
 mod allocate_producer_ids;
 mod alter_configs;
 mod alter_partition;
+mod alter_replica_log_dirs;
 mod api_versions;
 mod broker_heartbeat;
 mod broker_registration;
@@ -17,6 +18,7 @@ mod delete_topics;
 mod describe_cluster;
 mod describe_configs;
 mod describe_groups;
+mod describe_log_dirs;
 mod describe_producers;
 mod describe_topic_partitions;
 mod describe_transactions;
@@ -175,6 +177,8 @@ pub(crate) static TABLE: &[Entry] = &[
     row!(Serial TxnOffsetCommit, 0..=6, txn_offset_commit, TxnOffsetCommitRequest),
     row!(Serial DescribeConfigs, 0..=4, describe_configs, DescribeConfigsRequest),
     row!(Serial AlterConfigs, 0..=2, alter_configs, AlterConfigsRequest),
+    row!(Serial AlterReplicaLogDirs, 0..=2, alter_replica_log_dirs, AlterReplicaLogDirsRequest),
+    row!(Serial DescribeLogDirs, 0..=5, describe_log_dirs, DescribeLogDirsRequest),
     row!(Serial CreatePartitions, 0..=3, create_partitions, CreatePartitionsRequest),
     row!(Serial DeleteGroups, 0..=3, delete_groups, DeleteGroupsRequest),
     row!(Serial IncrementalAlterConfigs, 0..=1, incremental_alter_configs, IncrementalAlterConfigsRequest),

@@ -186,7 +186,7 @@ async fn a_deletion_that_would_not_outlive_a_crash_does_not_succeed() {
     append(&partition);
     let port = server.listeners[0].1;
     let unknown = (ErrorCode::UnknownTopicOrPartition.code(), -1);
-    let fault = disk.inject(Fault::new(Failure::Device).on("log-start-offset-checkpoint"));
+    let fault = disk.inject(Fault::new(Failure::NoSpace).on("log-start-offset-checkpoint"));
     assert_eq!(delete_records(port).await, [(ErrorCode::KafkaStorageError.code(), -1), unknown]);
     disk.clear(fault);
     assert_eq!(delete_records(port).await, [(0, 1), unknown]);

@@ -40,7 +40,7 @@ impl CleaningView {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Replacement {
     Done,
-    /// The log is no longer what was compacted: retention, a truncation, a deletion or a stop came between.
+    /// The log is no longer what was compacted: retention, a truncation, a deletion, a move or a stop came between.
     LogHasChanged,
 }
 
@@ -134,7 +134,7 @@ impl Log {
             found.iter().zip(old).all(|(found, old)| Arc::ptr_eq(found, old))
                 && first + old.len() < segments.len()
         });
-        if !is_same || writer.truncations != view.truncations {
+        if !is_same || writer.truncations != view.truncations || self.is_moving() {
             return Ok(Replacement::LogHasChanged);
         }
         let disk = &*self.environment.disk;

@@ -240,6 +240,7 @@ impl Log {
             },
             failure: OnceLock::new(),
             is_deleted: AtomicBool::new(false),
+            is_moving: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
         })
     }

@@ -121,7 +121,8 @@ impl Log {
         }
         let start = RecoveryStart { offset: self.recovery_point(), cause: Cause::FailedSync };
         let path = self.dir.join(FILE_NAME);
-        write_whole(&*self.environment.disk, &path, start.content().as_bytes())
+        // What failed may have taken the log directory offline.
+        write_whole(&*self.environment.unwatched_disk, &path, start.content().as_bytes())
             .map_err(|error| StorageError::io(&path, "note a failed sync in", &error))?;
         self.unsynced.failed_sync.store(false, Ordering::Release);
         Ok(())

@@ -12,8 +12,9 @@ use parking_lot::{Mutex, MutexGuard};
 use super::StoreSettings;
 use super::meta_properties::{self, Keeper, MetaProperties};
 use crate::checkpoint::{self, Offsets};
-use crate::deletion::DELETED_FOLDER_SUFFIX;
+use crate::deletion::{DELETED_FOLDER_SUFFIX, FUTURE_FOLDER_SUFFIX};
 use crate::error::{StorageError, StorageErrorKind};
+use crate::health::DirectoryHealth;
 
 const LOCK_FILE: &str = ".lock";
 const CLEAN_SHUTDOWN_FILE: &str = ".kafka_cleanshutdown";
@@ -26,6 +27,7 @@ const KAFKAS_BOOTSTRAP_FILE: &str = "bootstrap.checkpoint";
 pub(super) struct LogDirectory {
     pub(super) path: PathBuf,
     pub(super) id: Uuid,
+    pub(super) health: Arc<DirectoryHealth>,
     /// Held as long as the store lives. The file stays: to remove it would let two others lock at once, one
     /// the old file and one a new one.
     _lock: Arc<dyn File>,
@@ -57,7 +59,9 @@ pub(super) enum Folder {
     Partition(TopicPartition, PathBuf),
     /// Of a partition that was deleted.
     Deleted(PathBuf),
-    /// Of something else that looks like a log: of another program's metadata, moved, or stray.
+    /// Of a partition that moves here from another log directory.
+    Future(TopicPartition, PathBuf),
+    /// Of something else that looks like a log: of another program's metadata, or stray.
     Ignored(PathBuf),
 }
 
@@ -90,6 +94,12 @@ impl Locked {
             sync_ancestors(disk, path).map_err(not_writable)?;
         }
         Ok(Locked { path: path.to_owned(), lock, meta })
+    }
+
+    /// Of the states of all directories, that of this one.
+    pub(super) fn health_among(&self, all: &[Arc<DirectoryHealth>]) -> Arc<DirectoryHealth> {
+        let own = all.iter().find(|health| health.path() == self.path);
+        own.expect("the state of each directory is kept").clone()
     }
 
     /// Whether Apache Kafka has left here what says which topics there are.
@@ -125,6 +135,7 @@ impl Locked {
         self,
         settings: &StoreSettings,
         cluster_id: &str,
+        health: Arc<DirectoryHealth>,
     ) -> Result<LogDirectory, StorageError> {
         let Locked { path, lock, meta } = self;
         let file = path.join(meta_properties::FILE_NAME);
@@ -156,7 +167,7 @@ impl Locked {
         meta.keeper = Keeper::Klamm;
         let id = *meta.directory_id.get_or_insert_with(|| super::random_id(&*settings.random));
         let unwritten = Mutex::new((!is_settled).then_some(meta));
-        Ok(LogDirectory { path, id, _lock: lock, unwritten, written: Mutex::default() })
+        Ok(LogDirectory { path, id, health, _lock: lock, unwritten, written: Mutex::default() })
     }
 }
 
@@ -289,11 +300,35 @@ impl LogDirectory {
                     Some(Folder::Partition(tp, path))
                 }
                 Some(_) => Some(Folder::Ignored(path)),
-                None if name.ends_with("-future") || name.ends_with("-stray") => Some(Folder::Ignored(path)),
+                None if name.ends_with(FUTURE_FOLDER_SUFFIX) => match future_partition(name) {
+                    Some(tp) => Some(Folder::Future(tp, path)),
+                    None => Some(Folder::Ignored(path)),
+                },
+                None if name.ends_with("-stray") => Some(Folder::Ignored(path)),
                 None => None,
             }
         };
         Ok(entries.iter().filter(|entry| entry.is_dir).filter_map(|entry| folder(&entry.name)).collect())
+    }
+
+    /// Takes the directory offline if its own identity is gone: then its file system was taken away, or it was
+    /// removed, and what is made there would be lost when the real one comes back.
+    pub(super) fn check_identity(&self, disk: &dyn Disk) {
+        const CHECK: &str = "look for the identity of the log directory";
+        let file = self.path.join(meta_properties::FILE_NAME);
+        match disk.exists(&file) {
+            Ok(true) => {}
+            Ok(false) => self.health.fail(StorageError::corrupt(
+                &file,
+                CHECK,
+                "the file is gone; was the directory removed, or its file system unmounted?",
+            )),
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotADirectory) => {
+                self.health.fail(StorageError::io(&file, CHECK, &error));
+            }
+            // What breaks the device was seen on the way; the rest may pass.
+            Err(_) => {}
+        }
     }
 
     /// The checkpoint files, for one writer at a time. What is written must be gathered while it is held, or an
@@ -309,6 +344,17 @@ impl LogDirectory {
         disk.replace(&marker, content.as_bytes())
             .map_err(|error| StorageError::io(&marker, "leave the mark of a clean stop", &error))
     }
+}
+
+/// The partition in `<topic>-<partition>.<32 hex digits>-future`. A name that had to be cut tells no partition.
+fn future_partition(name: &str) -> Option<TopicPartition> {
+    let (partition, hex) = name.strip_suffix(FUTURE_FOLDER_SUFFIX)?.rsplit_once('.')?;
+    let is_hex = hex.len() == 32 && hex.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if !is_hex || name.len() >= super::FOLDER_NAME_MAX {
+        return None;
+    }
+    let partition = TopicPartition::from_folder_name(partition)?;
+    klamm_model::topic_name::validate(&partition.topic).is_ok().then_some(partition)
 }
 
 /// What the checkpoint files of a directory say.

@@ -55,11 +55,19 @@ pub fn identity(disk: &dyn Disk, directory: &Path) -> Result<Option<(Keeper, Nod
 /// Who keeps the directories as a whole. Apache Kafka does if there is its metadata and no directory is Klamm's.
 ///
 /// # Errors
-/// When there are partitions that Apache Kafka's metadata would have to explain, and it is not there.
-pub(super) fn keeper(disk: &dyn Disk, directories: &[Locked]) -> Result<Keeper, StorageError> {
+/// When there are partitions that Apache Kafka's metadata would have to explain, and it is not there; or when it
+/// may lie in a directory that cannot be used, for this reason.
+pub(super) fn keeper(
+    disk: &dyn Disk,
+    directories: &[Locked],
+    unusable: Option<&StorageError>,
+) -> Result<Keeper, StorageError> {
     let keepers = || directories.iter().filter_map(|directory| Some(directory.meta.as_ref()?.keeper));
     if keepers().next().is_none() || keepers().any(|keeper| keeper == Keeper::Klamm) {
         return Ok(Keeper::Klamm);
+    }
+    if let Some(unusable) = unusable {
+        return Err(unusable.clone());
     }
     for directory in directories {
         if directory.holds_kafkas_metadata(disk)? {

@@ -8,13 +8,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use klamm_model::{Offset, TopicId, TopicPartition, Uuid};
 use parking_lot::Mutex;
 
+use super::deleting::Undeleted;
 use super::directory::{Folder, LogDirectory, Remembered};
+use super::duplicates::{self, Mark};
+use super::moves::Interrupted;
 use super::recovery::Waiting;
 use super::{LogStore, Unopened};
 use crate::checkpoint::offset_of;
 use crate::config::LogConfig;
 use crate::error::{StorageError, StorageErrorKind};
 use crate::log::{Log, OpenLog, Opening};
+use crate::partition_metadata;
 
 /// What [`LogStore::load`] found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -40,6 +44,22 @@ struct Task<'a> {
     path: PathBuf,
     directory: &'a LogDirectory,
     remembered: &'a Remembered,
+}
+
+impl Task<'_> {
+    fn open_log(&self, config: LogConfig) -> OpenLog {
+        let Task { topic_partition, path, directory, remembered } = self;
+        OpenLog {
+            topic_partition: topic_partition.clone(),
+            directory_id: directory.id,
+            dir: path.clone(),
+            config,
+            log_start_offset: offset_of(&remembered.log_start_offsets, topic_partition),
+            recovery_point: offset_of(&remembered.recovery_points, topic_partition),
+            cleaned_offset: offset_of(&remembered.cleaned_offsets, topic_partition),
+            was_clean: remembered.was_clean,
+        }
+    }
 }
 
 impl LogStore {
@@ -73,24 +93,32 @@ impl LogStore {
         let disk = &*self.shared.environment.disk;
         let mut remembered = Vec::new();
         for directory in &self.shared.directories {
-            remembered.push(directory.remembered(disk)?);
+            // A directory that fails here is offline, and the others serve on without it.
+            match directory.remembered(disk).and_then(|found| Ok((found, directory.folders(disk)?))) {
+                Ok((found, folders)) => remembered.push((directory, found, folders)),
+                Err(_) if !directory.health.is_online() => super::check_first(&self.shared.health)?,
+                Err(error) => return Err(error),
+            }
         }
         let mut report = LoadReport::default();
-        let mut tasks = Vec::new();
-        for (directory, remembered) in self.shared.directories.iter().zip(&remembered) {
+        let (mut tasks, mut futures) = (Vec::new(), Vec::new());
+        for (directory, remembered, folders) in &remembered {
             let of_others = tasks.len();
-            for folder in directory.folders(disk)? {
+            for folder in folders {
+                let task = |topic_partition: &TopicPartition, path: &PathBuf| Task {
+                    topic_partition: topic_partition.clone(),
+                    path: path.clone(),
+                    directory,
+                    remembered,
+                };
                 match folder {
-                    Folder::Partition(topic_partition, path) => {
-                        tasks.push(Task { topic_partition, path, directory, remembered });
-                    }
+                    Folder::Partition(topic_partition, path) => tasks.push(task(topic_partition, path)),
+                    Folder::Future(topic_partition, path) => futures.push(task(topic_partition, path)),
                     Folder::Deleted(path) => {
-                        self.shared
-                            .environment
-                            .deletions
-                            .add_folder(path, self.shared.environment.clock.now_ms());
+                        let now_ms = self.shared.environment.clock.now_ms();
+                        self.shared.environment.deletions.add_folder(path.clone(), now_ms);
                     }
-                    Folder::Ignored(path) => report.ignored.push(path),
+                    Folder::Ignored(path) => report.ignored.push(path.clone()),
                 }
             }
             if !remembered.was_clean && tasks.len() > of_others {
@@ -102,17 +130,70 @@ impl LogStore {
                 );
             }
         }
-        self.remember(&remembered);
+        let mut tasks = self.settle_duplicates(tasks, &mut report)?;
+        self.remember(&tasks, remembered.iter().map(|(_, found, _)| found));
         tasks.sort_by_key(|task| !task.remembered.was_clean);
         let report = self.run(&tasks, config_of, report);
         self.lower_recovery_points(&tasks);
+        let interrupted = futures.iter().map(|task| task.open_log(config_of(&task.topic_partition)));
+        self.shared.interrupted.lock().extend(interrupted.map(Interrupted));
+        self.resume_moves();
         self.is_loaded.store(true, Ordering::Release);
         Ok(report)
     }
 
-    fn remember(&self, remembered: &[Remembered]) {
-        let mut high_watermarks = self.shared.high_watermarks.lock();
-        high_watermarks.extend(remembered.iter().flat_map(|r| r.high_watermarks.iter().cloned()));
+    /// Leaves one folder of each partition. Where nothing says which one is right, none is opened.
+    fn settle_duplicates<'a>(
+        &self,
+        tasks: Vec<Task<'a>>,
+        report: &mut LoadReport,
+    ) -> Result<Vec<Task<'a>>, StorageError> {
+        let disk = &*self.shared.environment.disk;
+        let mut settled = Vec::new();
+        for (name, mut folders) in duplicates::by_partition(tasks, |task| &task.topic_partition) {
+            if folders.len() == 1 {
+                settled.append(&mut folders);
+                continue;
+            }
+            let marks = folders.iter().map(|task| Ok((task.directory.id, Mark::read(disk, &task.path)?)));
+            let marks: Result<Vec<_>, StorageError> = marks.collect();
+            let Some(winner) = duplicates::winner(&marks?) else {
+                let paths: Vec<PathBuf> = folders.iter().map(|task| task.path.clone()).collect();
+                let error = duplicates::undecided(&paths);
+                tracing::error!(partition = %name, %error, "the log cannot be opened");
+                let undecided = folders.iter().map(|task| Unopened {
+                    topic_id: partition_metadata::read(disk, &task.path).ok().flatten(),
+                    ..unopened(task, error.clone(), None)
+                });
+                self.shared.undecided.lock().insert(name.clone(), undecided.collect());
+                report.failed.push((name, error));
+                continue;
+            };
+            settled.push(folders.swap_remove(winner));
+            for replaced in folders {
+                tracing::info!(folder = %replaced.path.display(), "the partition has moved; its original goes");
+                let (directory, folder) = (replaced.directory.id, replaced.path);
+                let undeleted = Undeleted { directory, folder, delay_ms: 0 };
+                self.shared.undeleted.lock().entry(name.clone()).or_default().push(undeleted);
+            }
+            if let Err(error) = self.delete_again(&name) {
+                tracing::error!(partition = %name, %error, "the original of a moved partition stays for now");
+            }
+        }
+        Ok(settled)
+    }
+
+    fn remember<'a>(&self, tasks: &[Task<'_>], remembered: impl Iterator<Item = &'a Remembered>) {
+        let remembered: Vec<&Remembered> = remembered.collect();
+        {
+            // A directory may still tell of partitions that have moved into another one.
+            let mut high_watermarks = self.shared.high_watermarks.lock();
+            for Task { topic_partition, remembered, .. } in tasks {
+                if let Some(offset) = offset_of(&remembered.high_watermarks, topic_partition) {
+                    high_watermarks.insert(topic_partition.clone(), offset);
+                }
+            }
+        }
         // With several directories the epoch counts only if all of them were closed with it.
         let epochs: Vec<Option<i64>> = remembered.iter().map(|r| r.broker_epoch).collect();
         let first = epochs.first().copied().flatten();
@@ -149,27 +230,17 @@ impl LogStore {
     }
 
     fn open_one(&self, task: &Task<'_>, config: LogConfig, report: &Mutex<LoadReport>) {
-        let Task { topic_partition, path, directory, remembered } = task;
-        let opening = Log::begin_opening(
-            self.shared.environment.clone(),
-            OpenLog {
-                topic_partition: topic_partition.clone(),
-                directory_id: directory.id,
-                dir: path.clone(),
-                config,
-                log_start_offset: offset_of(&remembered.log_start_offsets, topic_partition),
-                recovery_point: offset_of(&remembered.recovery_points, topic_partition),
-                cleaned_offset: offset_of(&remembered.cleaned_offsets, topic_partition),
-                was_clean: remembered.was_clean,
-            },
-        );
+        let topic_partition = &task.topic_partition;
+        let opening = Log::begin_opening(self.shared.environment.clone(), task.open_log(config));
         let kept = opening.and_then(|opening| self.keep(task, opening));
         let mut report = report.lock();
         match kept {
             Ok(true) => report.logs += 1,
             Ok(false) => report.unchecked_logs += 1,
             Err(error) => {
-                tracing::error!(partition = %topic_partition, %error, "the log cannot be opened");
+                if task.directory.health.is_online() {
+                    tracing::error!(partition = %topic_partition, %error, "the log cannot be opened");
+                }
                 self.keep_unopened(task, error.clone(), None);
                 report.failed.push((topic_partition.clone(), error));
             }
@@ -180,15 +251,6 @@ impl LogStore {
     fn keep(&self, task: &Task<'_>, opening: Opening) -> Result<bool, StorageError> {
         let Task { topic_partition, path, directory, .. } = task;
         let mut logs = self.shared.logs.write();
-        let twin = logs.get(topic_partition).map(|log| log.dir());
-        let unopened = || Some(self.shared.unopened.lock().get(topic_partition)?.failure.path.clone());
-        if let Some(twin) = twin.or_else(unopened) {
-            let reason = format!(
-                "the partition also stands in {}; move one of the two folders out of the log directories",
-                twin.display()
-            );
-            return Err(StorageError::corrupt(path, "open", reason));
-        }
         match opening {
             Opening::Ready(log) => {
                 logs.insert(topic_partition.clone(), Arc::new(log));
@@ -213,21 +275,8 @@ impl LogStore {
         failure: StorageError,
         unchecked: Option<(Offset, Option<TopicId>)>,
     ) {
-        let Task { topic_partition, directory, remembered, .. } = task;
-        let recovery_point = offset_of(&remembered.recovery_points, topic_partition);
-        let unopened = Unopened {
-            directory: directory.id,
-            failure,
-            topic_id: unchecked.and_then(|(_, topic_id)| topic_id),
-            recovery_point: match unchecked {
-                Some((from, _)) => recovery_point.map(|point| point.min(from)),
-                None => recovery_point,
-            },
-            log_start_offset: offset_of(&remembered.log_start_offsets, topic_partition),
-            high_watermark: offset_of(&remembered.high_watermarks, topic_partition),
-            cleaned_offset: offset_of(&remembered.cleaned_offsets, topic_partition),
-        };
-        self.shared.unopened.lock().insert(topic_partition.clone(), unopened);
+        let unopened = unopened(task, failure, unchecked);
+        self.shared.unopened.lock().insert(task.topic_partition.clone(), unopened);
     }
 
     /// Where indexes below a recovery point are made anew, the checkpoint must say so first: after an interrupted
@@ -248,5 +297,27 @@ impl LogStore {
                 self.keep_unopened(task, error.clone(), None);
             }
         }
+    }
+}
+
+fn unopened(
+    task: &Task<'_>,
+    failure: StorageError,
+    unchecked: Option<(Offset, Option<TopicId>)>,
+) -> Unopened {
+    let Task { topic_partition, path, directory, remembered } = task;
+    let recovery_point = offset_of(&remembered.recovery_points, topic_partition);
+    Unopened {
+        directory: directory.id,
+        folder: path.clone(),
+        failure,
+        topic_id: unchecked.and_then(|(_, topic_id)| topic_id),
+        recovery_point: match unchecked {
+            Some((from, _)) => recovery_point.map(|point| point.min(from)),
+            None => recovery_point,
+        },
+        log_start_offset: offset_of(&remembered.log_start_offsets, topic_partition),
+        high_watermark: offset_of(&remembered.high_watermarks, topic_partition),
+        cleaned_offset: offset_of(&remembered.cleaned_offsets, topic_partition),
     }
 }

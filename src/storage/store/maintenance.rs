@@ -1,10 +1,11 @@
 //! What is done from time to time: checkpoints, retention, delayed deletion, syncs that are due.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use klamm_model::{Offset, TimestampMs, TopicPartition, Uuid};
 
-use super::{LogStore, Shared, Unopened};
+use super::{LogDirectory, LogStore, Shared, Unopened};
 use crate::checkpoint::{self, Offsets};
 use crate::error::StorageError;
 use crate::log::Log;
@@ -22,19 +23,22 @@ impl LogStore {
         self.shared.write_checkpoints()
     }
 
-    /// Writes the log start offsets, so that they outlive a kill: for the end of a DeleteRecords.
+    /// Writes the log start offsets, so that they outlive a kill: for the end of a DeleteRecords. Directories that
+    /// are offline already are left out; one that fails now is an error, and does not keep the others from it.
     pub fn checkpoint_log_start_offsets(&self) -> Result<(), StorageError> {
         let _changing = self.changing.lock();
         if !self.is_loaded.load(Ordering::Acquire) {
             return Ok(());
         }
         let shared = &self.shared;
-        for directory in &shared.directories {
+        let mut result = Ok(());
+        for directory in shared.online() {
             let mut checkpoints = directory.checkpoints();
             let offsets = shared.log_start_offsets_in(directory.id);
-            checkpoints.write(&*shared.environment.disk, checkpoint::LOG_START_OFFSETS, &offsets)?;
+            let disk = &*shared.environment.disk;
+            result = result.and(checkpoints.write(disk, checkpoint::LOG_START_OFFSETS, &offsets));
         }
-        Ok(())
+        result
     }
 
     /// Writes up to where the logs of a directory were compacted.
@@ -45,7 +49,8 @@ impl LogStore {
     /// Syncs the segments that appends have left behind, and logs whose `flush.ms` is over. Cheap when there is
     /// nothing to do; to be called often, on a thread that may block.
     pub fn flush_due(&self, now_ms: TimestampMs) {
-        for log in self.logs() {
+        let futures: Vec<Arc<Log>> = self.shared.futures.read().values().cloned().collect();
+        for log in self.logs().into_iter().chain(futures) {
             if log.failure().is_some() {
                 // It said so when it went offline, and the disk may be back.
                 let _ = log.note_failed_sync_again();
@@ -63,17 +68,6 @@ impl LogStore {
                 continue;
             };
             report(&log, "sync", result);
-        }
-    }
-
-    /// Tries the deletions again that failed.
-    fn delete_undeleted(&self) {
-        let _changing = self.changing.lock();
-        let undeleted: Vec<TopicPartition> = self.shared.undeleted.lock().keys().cloned().collect();
-        for tp in undeleted {
-            if let Err(error) = self.delete_again(&tp) {
-                tracing::error!(partition = %tp, %error, "the partition cannot be deleted");
-            }
         }
     }
 
@@ -102,21 +96,39 @@ impl LogStore {
 
 impl Shared {
     pub(super) fn write_checkpoints(&self) -> Result<(), StorageError> {
-        for directory in &self.directories {
-            let mut checkpoints = directory.checkpoints();
-            let recovery_points = self.recovery_points_in(directory.id);
-            let log_start_offsets = self.log_start_offsets_in(directory.id);
-            let high_watermarks = self.high_watermarks_in(directory.id);
-            let cleaned_offsets = self.cleaned_offsets_in(directory.id);
-            let files = [
-                (checkpoint::RECOVERY_POINTS, &recovery_points),
-                (checkpoint::LOG_START_OFFSETS, &log_start_offsets),
-                (checkpoint::HIGH_WATERMARKS, &high_watermarks),
-                (checkpoint::CLEANED_OFFSETS, &cleaned_offsets),
-            ];
-            checkpoints.write_all(&*self.environment.disk, files)?;
+        self.in_each_directory(|directory| self.write_checkpoints_of(directory))
+    }
+
+    /// Does something in all directories that work, and tells the first failure that left its directory online:
+    /// one that went offline has said so, and is nothing that the others suffer from.
+    fn in_each_directory(
+        &self,
+        action: impl Fn(&LogDirectory) -> Result<(), StorageError>,
+    ) -> Result<(), StorageError> {
+        let mut result = Ok(());
+        for directory in self.online() {
+            match action(directory) {
+                Err(error) if result.is_ok() && directory.health.is_online() => result = Err(error),
+                _ => {}
+            }
         }
-        Ok(())
+        result
+    }
+
+    /// Writes the checkpoint files of one directory.
+    pub(super) fn write_checkpoints_of(&self, directory: &LogDirectory) -> Result<(), StorageError> {
+        let mut checkpoints = directory.checkpoints();
+        let recovery_points = self.recovery_points_in(directory.id);
+        let log_start_offsets = self.log_start_offsets_in(directory.id);
+        let high_watermarks = self.high_watermarks_in(directory.id);
+        let cleaned_offsets = self.cleaned_offsets_in(directory.id);
+        let files = [
+            (checkpoint::RECOVERY_POINTS, &recovery_points),
+            (checkpoint::LOG_START_OFFSETS, &log_start_offsets),
+            (checkpoint::HIGH_WATERMARKS, &high_watermarks),
+            (checkpoint::CLEANED_OFFSETS, &cleaned_offsets),
+        ];
+        checkpoints.write_all(&*self.environment.disk, files)
     }
 
     /// Writes the recovery points of one directory, and up to where its logs were compacted.
@@ -162,12 +174,16 @@ impl Shared {
         of_log: impl Fn(&Log) -> Option<Offset>,
         of_unopened: impl Fn(&Unopened) -> Option<Offset>,
     ) -> Offsets {
-        let logs = self.logs.read();
-        let logs = logs.iter().filter(|(_, log)| log.directory_id() == directory);
+        let (logs, futures) = (self.logs.read(), self.futures.read());
+        let logs = logs.iter().chain(futures.iter()).filter(|(_, log)| log.directory_id() == directory);
         let mut offsets: Offsets = logs.filter_map(|(tp, log)| Some((tp.clone(), of_log(log)?))).collect();
         let unopened = self.unopened.lock();
-        let unopened = unopened.iter().filter(|(_, unopened)| unopened.directory == directory);
-        offsets.extend(unopened.filter_map(|(tp, unopened)| Some((tp.clone(), of_unopened(unopened)?))));
+        let undecided = self.undecided.lock();
+        let folders = unopened.iter().map(|(tp, one)| (tp, std::slice::from_ref(one)));
+        for (tp, folders) in folders.chain(undecided.iter().map(|(tp, folders)| (tp, &folders[..]))) {
+            let within = folders.iter().filter(|one| one.directory == directory);
+            offsets.extend(within.filter_map(|one| Some((tp.clone(), of_unopened(one)?))));
+        }
         offsets.sort();
         offsets
     }

@@ -250,6 +250,10 @@ impl LogStore {
             }
             self.work(scope, *last, &run);
         });
+        {
+            let _changing = self.changing.lock();
+            self.resume_moves();
+        }
         self.tell_end(run.report.into_inner())
     }
 

@@ -220,7 +220,9 @@ fn check_error(error: &StorageError) -> Result<(), Violation> {
 
 /// What is still in service must be whole. What went offline is what a restart brings back.
 fn put_in_order(world: &mut World) -> Result<(), Violation> {
-    let is_offline = world.is_open() && world.store().logs().iter().any(|log| log.failure().is_some());
+    let is_offline = world.is_open()
+        && (world.store().logs().iter().any(|log| log.failure().is_some())
+            || world.store().directory_statuses().iter().any(|directory| directory.failure.is_some()));
     if !is_offline && !world.is_stopping && world.is_open() {
         return check_open(world, Survives::Acknowledged);
     }

@@ -39,9 +39,9 @@ fn an_append_that_cannot_be_undone_takes_the_log_offline() {
     let (_store, log) = with_partition(&disk, &LogConfig::default());
     append(&log).unwrap();
     let faults = [OperationKind::Write, OperationKind::SetLen]
-        .map(|kind| disk.inject(Fault::new(Failure::Device).of(kind)));
+        .map(|kind| disk.inject(Fault::new(Failure::NoSpace).of(kind)));
     let error = append(&log).unwrap_err();
-    assert!(matches!(error.kind, StorageErrorKind::Io(..)));
+    assert_eq!(error.kind, StorageErrorKind::DiskFull);
     faults.into_iter().for_each(|fault| disk.clear(fault));
     let error = append(&log).unwrap_err();
     assert!(matches!(error.kind, StorageErrorKind::Offline(_)), "{error}");
@@ -82,7 +82,7 @@ fn a_failed_sync_is_never_papered_over() {
     let (store, log) = with_partition(&disk, &small());
     append(&log).unwrap();
     log.flush().unwrap();
-    disk.inject(Fault::new(Failure::Device).of(OperationKind::SyncData).times(1));
+    disk.inject(Fault::new(Failure::NoSpace).of(OperationKind::SyncData).times(1));
     append(&log).unwrap();
     assert!(log.flush().is_err());
     assert_eq!(log.recovery_point(), 3);
@@ -104,7 +104,7 @@ fn one_log_that_cannot_be_opened_does_not_keep_the_others_from_it() {
     store.checkpoint(&[(partition(), 9)]).unwrap();
     drop((store, log));
     let disk = disk.kill();
-    disk.inject(Fault::new(Failure::Device).of(OperationKind::Read).on("/t-0/"));
+    disk.inject(Fault::new(Failure::NoSpace).of(OperationKind::Read).on("/t-0/"));
     let store = try_open(&disk, &small()).unwrap();
     assert_eq!(store.report.logs, 1);
     assert_eq!(store.report.failed.len(), 1);
@@ -130,7 +130,7 @@ fn a_deletion_that_fails_is_tried_again() {
             let disk = SimulatedDisk::new(1);
             let (store, log) = with_partition(&disk, &small());
             append(&log).unwrap();
-            let fault = disk.inject(Fault::new(Failure::Device).of(kind));
+            let fault = disk.inject(Fault::new(Failure::NoSpace).of(kind));
             assert!(store.delete(&partition()).is_err());
             assert!(store.get(&partition()).is_none() && append(&log).is_err(), "it is not served any more");
             assert!(store.create(&partition(), Uuid([8; 16]), small()).is_err());
@@ -157,7 +157,7 @@ fn a_directory_with_a_failed_deletion_is_not_clean() {
     let disk = SimulatedDisk::new(1);
     let (store, log) = with_partition(&disk, &small());
     append(&log).unwrap();
-    let fault = disk.inject(Fault::new(Failure::Device).of(OperationKind::Rename).on("/t-0"));
+    let fault = disk.inject(Fault::new(Failure::NoSpace).of(OperationKind::Rename).on("/t-0"));
     assert!(store.delete(&partition()).is_err());
     disk.clear(fault);
     store.close(None).unwrap();

@@ -20,6 +20,7 @@ mod every_call;
 mod faults;
 mod fixtures;
 mod invariants;
+mod moves;
 #[cfg(debug_assertions)]
 mod planted;
 mod random_crashes;

@@ -17,7 +17,7 @@ const BUGS: &[Bug] = &[
     (PlantedBug::DropSegmentSync, producing, crash_at_every_call, "acknowledged records are there"),
     (PlantedBug::SkipNameSync, producing, crash_at_every_call, "acknowledged records are there"),
     (PlantedBug::RecoveryPointAhead, producing, crash_at_every_call, "acknowledged records are there"),
-    (PlantedBug::IndexBeforeLog, producing, fail_at_every_call, "no gaps"),
+    (PlantedBug::IndexBeforeLog, producing, fail_at_every_call, "whole batches, one behind the other"),
     (PlantedBug::ReuseOffset, producing, crash_at_every_call, "no gaps"),
     (PlantedBug::SkipProducerSnapshot, removing, crash_at_every_call, "producers and their sequences"),
     (PlantedBug::SkipEpochSync, truncating, crash_at_every_call, "leader epochs"),

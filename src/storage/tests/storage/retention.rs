@@ -141,7 +141,7 @@ fn a_deletion_that_fails_is_tried_again() {
     let disk = SimulatedDisk::new(1);
     let (store, log) = filled(&disk, &LogConfig { retention_ms: Some(0), ..small() });
     log.apply_retention(i64::MAX, 90).unwrap();
-    let fault = disk.inject(Fault::new(Failure::Device).of(OperationKind::Remove));
+    let fault = disk.inject(Fault::new(Failure::NoSpace).of(OperationKind::Remove));
     store.run_maintenance(i64::MAX, &|_| None);
     assert!(!files(&disk, &folder(), ".deleted").is_empty());
     disk.clear(fault);
