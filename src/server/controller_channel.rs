@@ -113,7 +113,6 @@ for_controller! {
         |it| it.responses.first().map_or(0, |item| item.error_code);
     BrokerRegistrationRequest 4 register_broker |it| it.error_code;
     BrokerHeartbeatRequest 1 heartbeat_broker |it| it.error_code;
-    UnregisterBrokerRequest 0 unregister_broker |it| it.error_code;
     AlterPartitionRequest 3 alter_partition |it| it.error_code;
 }
 

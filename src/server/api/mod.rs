@@ -42,7 +42,6 @@ mod offset_for_leader_epoch;
 mod produce;
 mod sync_group;
 mod txn_offset_commit;
-mod unregister_broker;
 mod write_txn_markers;
 
 use std::io;
@@ -187,7 +186,6 @@ pub(crate) static TABLE: &[Entry] = &[
     row!(Serial DescribeCluster, 0..=2, describe_cluster, DescribeClusterRequest),
     row!(Serial BrokerRegistration, 0..=4, broker_registration, BrokerRegistrationRequest),
     row!(Serial BrokerHeartbeat, 0..=1, broker_heartbeat, BrokerHeartbeatRequest),
-    row!(Serial UnregisterBroker, 0..=0, unregister_broker, UnregisterBrokerRequest),
     row!(Serial AllocateProducerIds, 0..=0, allocate_producer_ids, AllocateProducerIdsRequest),
     row!(Serial DescribeProducers, 0..=0, describe_producers, DescribeProducersRequest),
     row!(Serial DescribeTransactions, 0..=0, describe_transactions, DescribeTransactionsRequest),
