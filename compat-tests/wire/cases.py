@@ -277,6 +277,14 @@ def in_transaction(s, sequence=0, **more):
     return {'TransactionalId': s.name, 'Acks': -1, 'TimeoutMs': 5000, 'TopicData': [{'Name': s.name, 'TopicId': by_id(s.name)(s), 'PartitionData': [{'Index': 0, 'Records': data}]}], **more}
 
 
+def move(path='/no/such/directory', topic='plain', partitions=(0,)):
+    return {'Dirs': [{'Path': path, 'Topics': [{'Name': topic, 'Partitions': list(partitions)}]}]}
+
+
+def describe_dirs(topic='plain', partitions=(0,)):
+    return {'Topics': [{'Topic': topic, 'Partitions': list(partitions)}]}
+
+
 def API(name, body, before=(), skip=(), cases=None, edges=True):
     return {'name': name, 'body': body, 'before': list(before), 'skip': set(skip), 'cases': cases or {}, 'edges': edges}
 
@@ -462,6 +470,12 @@ APIS = [
         **value_cases(2, own, CONFIG_VALUES), **{f'broker {k}={v}'[:60]: {**alter(4, '1', ((k, v),)), 'ValidateOnly': True} for k, v in BROKER_VALUES}, **{f'brokers {k}={v}'[:60]: {**alter(4, '', ((k, v),)), 'ValidateOnly': True} for k, v in BROKER_VALUES}, 'unknown topic': alter(2, 'no-such'), 'bad topic': alter(2, 'a b'), 'no topic': alter(2, ''), 'validate only': {'ValidateOnly': True}, 'key twice': alter(2, own, (('retention.ms', '1'), ('retention.ms', '2'))), 'no configs': alter(2, own, ()), 'resource twice': lambda s: {**alter(), 'Resources': alter()['Resources'] * 2}, **{f'broker {b}': alter(4, b, (('log.cleaner.threads', '2'),)) for b in ('9', 'x', '-1')}, **{f'resource type {t}': alter(t, '1', (('a', '1'),)) for t in (0, 1, 3, 5, 127, -1)},
         **{f'operation {o}': alter(2, own, (('retention.ms', '5'),), o) for o in (-1, 0, 1, 2, 3, 4)}, **{f'operation {o} on a list': alter(2, own, (('cleanup.policy', 'compact'),), o) for o in (0, 1, 2, 3, 4)}, 'subtracts what is there': [topic(1, (('cleanup.policy', 'compact,delete'),)), (ME, ME, alter(2, own, (('cleanup.policy', 'delete'),), 3)), APPLIED, ('DescribeConfigs', 2, lambda s: describe(2, s.name, ['cleanup.policy']))], 'appends twice': [topic(), (ME, ME, alter(2, own, (('cleanup.policy', 'compact'),), 2)), (ME, ME, alter(2, own, (('cleanup.policy', 'compact'),), 2)), APPLIED, ('DescribeConfigs', 2, lambda s: describe(2, s.name, ['cleanup.policy']))], 'deletes what is not set': alter(2, own, (('retention.ms', None),), 1), 'deletes an unknown key': alter(2, own, (('no.such', None),), 1), 'deletes with a value': alter(2, own, (('retention.ms', '4'),), 1),
     }),
+    API('AlterReplicaLogDirs', move(), cases={
+        'relative path': move('relative'), 'no directories': {'Dirs': []}, 'unknown topic': move(topic='no-such'), 'unknown partition': move(partitions=(99,)), 'negative partition': move(partitions=(-1,)), 'no partitions': move(partitions=()), 'several': move(partitions=(0, 1, 99)), 'two directories': lambda s: {'Dirs': move()['Dirs'] + move('/no/such/either')['Dirs']},
+    }),
+    API('DescribeLogDirs', describe_dirs(), cases={
+        'unknown topic': describe_dirs('no-such'), 'unknown partition': describe_dirs(partitions=(99,)), 'negative partition': describe_dirs(partitions=(-1,)), 'no partitions': describe_dirs(partitions=()), 'two partitions': describe_dirs(partitions=(0, 1)), 'known and unknown': describe_dirs(partitions=(0, 99)), 'no topics': {'Topics': []},
+    }, skip={'Topics'}),
     API('DescribeCluster', {'IncludeClusterAuthorizedOperations': False, 'EndpointType': 1}, cases={'operations': {'IncludeClusterAuthorizedOperations': True}, 'controllers': {'EndpointType': 2}, 'endpoint 0': {'EndpointType': 0}, 'fenced too': {'IncludeFencedBrokers': True}}),
     API('ListConfigResources', {'ResourceTypes': []}, cases={f'type {t}': {'ResourceTypes': [t]} for t in (0, 1, 2, 4, 8, 16, 32, 99, -1)}),
     API('DescribeTopicPartitions', {'Topics': [{'Name': 'plain'}]}, cases={

@@ -18,9 +18,9 @@ from kwire import APIS as SCHEMA, BY_KEY, within
 
 HERE = pathlib.Path(__file__).resolve().parent
 KLAMM = pathlib.Path(os.environ.get('KLAMM_BIN') or HERE / '../../target/release/klamm')
-NEWEST = {'ApiVersions': 5, 'Metadata': 13, 'Produce': 13, 'Fetch': 18, 'ListOffsets': 11, 'OffsetForLeaderEpoch': 4, 'InitProducerId': 5, 'AddPartitionsToTxn': 5, 'AddOffsetsToTxn': 4, 'EndTxn': 5, 'WriteTxnMarkers': 2, 'TxnOffsetCommit': 6, 'DescribeProducers': 0, 'DescribeTransactions': 0, 'ListTransactions': 1, 'DeleteRecords': 2, 'FindCoordinator': 6, 'JoinGroup': 9, 'SyncGroup': 5, 'Heartbeat': 4, 'LeaveGroup': 5, 'DescribeGroups': 6, 'ListGroups': 5, 'OffsetCommit': 10, 'OffsetFetch': 10, 'OffsetDelete': 0, 'DeleteGroups': 3, 'CreateTopics': 7, 'DeleteTopics': 6, 'CreatePartitions': 3, 'DescribeConfigs': 4, 'AlterConfigs': 2, 'IncrementalAlterConfigs': 1, 'DescribeCluster': 2, 'ListConfigResources': 1, 'DescribeTopicPartitions': 0}
+NEWEST = {'ApiVersions': 5, 'Metadata': 13, 'Produce': 13, 'Fetch': 18, 'ListOffsets': 11, 'OffsetForLeaderEpoch': 4, 'InitProducerId': 5, 'AddPartitionsToTxn': 5, 'AddOffsetsToTxn': 4, 'EndTxn': 5, 'WriteTxnMarkers': 2, 'TxnOffsetCommit': 6, 'DescribeProducers': 0, 'DescribeTransactions': 0, 'ListTransactions': 1, 'DeleteRecords': 2, 'FindCoordinator': 6, 'JoinGroup': 9, 'SyncGroup': 5, 'Heartbeat': 4, 'LeaveGroup': 5, 'DescribeGroups': 6, 'ListGroups': 5, 'OffsetCommit': 10, 'OffsetFetch': 10, 'OffsetDelete': 0, 'DeleteGroups': 3, 'CreateTopics': 7, 'DeleteTopics': 6, 'CreatePartitions': 3, 'DescribeConfigs': 4, 'AlterConfigs': 2, 'IncrementalAlterConfigs': 1, 'AlterReplicaLogDirs': 2, 'DescribeLogDirs': 5, 'DescribeCluster': 2, 'ListConfigResources': 1, 'DescribeTopicPartitions': 0}
 # The versions that 4.x does not serve any more; their reference is 2.8.2.
-DROPPED = {'Produce': 2, 'Fetch': 3, 'ListOffsets': 0, 'OffsetCommit': 1, 'OffsetFetch': 0, 'CreateTopics': 1, 'DeleteTopics': 0, 'OffsetForLeaderEpoch': 1, 'DescribeConfigs': 0, 'WriteTxnMarkers': 0}
+DROPPED = {'AlterReplicaLogDirs': 0, 'DescribeLogDirs': 0, 'Produce': 2, 'Fetch': 3, 'ListOffsets': 0, 'OffsetCommit': 1, 'OffsetFetch': 0, 'CreateTopics': 1, 'DeleteTopics': 0, 'OffsetForLeaderEpoch': 1, 'DescribeConfigs': 0, 'WriteTxnMarkers': 0}
 
 
 def oracle_of(api, version):

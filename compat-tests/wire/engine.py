@@ -201,6 +201,8 @@ def mask_value(api, k, v, struct_):
         return records(v) if k in ('Records', 'RecordSet') else v.hex()
     if k == 'TopicId' and v != ZERO:
         return '<id>' if v != UNKNOWN_ID else v
+    if k in ('LogDir', 'PartitionSize', 'TotalBytes', 'UsableBytes') and v not in ('', -1, 0):
+        return '<of the machine>'
     if k == 'ClusterId' and v:
         return '<cluster>'
     if k == 'Host' and v:
