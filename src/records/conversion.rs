@@ -90,7 +90,9 @@ fn down_converted(batch: &Batch, magic: i8, from_offset: Offset) -> Result<Optio
         return Err(RecordsError::UnsupportedCompression { offset, codec, magic });
     }
     let mut builder = None;
+    let mut last_offset = Offset::MIN;
     batch.visit_records(|record| {
+        last_offset = record.offset;
         // A compressed batch is fetched whole and its client skips what it did not ask for; the messages of an
         // uncompressed one stand alone.
         if !header.is_compressed() && record.offset < from_offset {
@@ -99,7 +101,9 @@ fn down_converted(batch: &Batch, magic: i8, from_offset: Offset) -> Result<Optio
         let builder = builder.get_or_insert_with(|| BatchBuilder::new(magic, settings(batch, record.offset)));
         append(builder, batch, &record)
     })?;
-    Ok(builder.map(BatchBuilder::build))
+    // Compaction may have taken the last records. In the old formats nothing tells that the batch goes on behind
+    // those that are left, and a client that has them would ask for the same again, for ever.
+    Ok(builder.filter(|_| last_offset >= from_offset).map(BatchBuilder::build))
 }
 
 fn settings(batch: &Batch, base_offset: Offset) -> BatchSettings {
@@ -215,6 +219,22 @@ mod tests {
         let converted = Batch::parse(down_convert(stored, 1, 7, LIMIT).unwrap()).unwrap();
         assert_eq!((converted.header.magic, converted.header.base_offset), (1, 8));
         assert!(converted.record_iter().is_err(), "it is beyond the bound of a list");
+    }
+
+    /// Compaction took offset 8 of the batch of 7 and 8. An old consumer that has 7 asks for 8, and must not get 7 again:
+    /// it would ask for 8 for ever.
+    #[test]
+    fn what_a_client_has_is_not_all_that_it_gets() {
+        for compression in [Compression::None, Compression::Lz4] {
+            let settings =
+                BatchSettings { compression, base_offset: 7, last_offset: Some(8), ..Default::default() };
+            let mut builder = BatchBuilder::v2(settings);
+            builder.append_at(7, 0, None, Some(b"x"), &[]);
+            let stored = builder.build();
+            let converted = |from| down_convert(stored.clone(), 1, from, LIMIT).unwrap();
+            assert_eq!(batches(converted(7)).count(), 1, "{compression:?}");
+            assert!(converted(8).is_empty(), "{compression:?}");
+        }
     }
 
     /// Tiny records take five times as many bytes in V1 as in V2. A fetch of many megabytes must not become one of

@@ -8,6 +8,10 @@
 //! Records leave as parts of files. Only what a client cannot read is converted, in memory: for v0 and v1 to V0, for v2
 //! and v3 to V1 at the newest; and from v12 on to V2.
 //!
+//! An old client moves on by the records that it gets, and there are batches of which it gets none: control batches,
+//! and those that compaction has emptied. Where a segment ends with them its answer goes on with what is behind.
+//! Kafka 2.8 has it stand still there.
+//!
 //! Deviation: Kafka 2.8 sends V0 and V1 as they are stored also in v12, and later ones do too. Clients of today know no
 //! old formats (librdkafka from 2.5 on returns nothing for them), so these get V2.
 
@@ -15,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use klamm_model::{ErrorCode, IsolationLevel, LeaderEpoch, NodeId};
+use klamm_model::{ErrorCode, IsolationLevel, LeaderEpoch, NodeId, Offset};
 use klamm_partition::{FollowerProgress, Partition, PartitionRead, ReadError, ReadOptions, Reader as Who};
 use klamm_protocol::messages::fetch::{
     AbortedTransaction, EpochEndOffset, FetchRequest, FetchResponse, FetchableTopicResponse, PartitionData,
@@ -43,6 +47,9 @@ const ZSTD_SINCE: i16 = 10;
 /// From this version on topics are named by their ids.
 const TOPIC_IDS_SINCE: i16 = 13;
 
+/// How many bytes of batches that an old client does not see are passed over for one partition in one answer.
+const HIDDEN_BYTES_MAX: u64 = 64 * 1024 * 1024;
+
 /// The limits of one request.
 struct Limits {
     who: Who,
@@ -64,6 +71,11 @@ enum Found {
 enum Records {
     Slice(LogSlice),
     Converted(Bytes),
+    /// None that this client sees, in so many bytes; others may stand from the offset on.
+    Hidden {
+        until: Offset,
+        bytes: u64,
+    },
     Nothing,
     /// They cannot be shown to this client.
     Refused(ErrorCode),
@@ -262,12 +274,46 @@ fn read_partition(
         Ok(mut read) => {
             let is_for_follower = limits.who == Who::Follower;
             let shown = ToShow { slice: read.slice.take(), bytes_max, is_for_follower };
-            match records_for(call, partition, wanted, shown) {
+            let records = records_for(call, partition, wanted, shown)
+                .and_then(|records| behind_hidden(call, partition, wanted, &options, records));
+            match records {
                 Ok(records) => Found::Read { read, records },
                 Err(error) => Found::Failed(error.into()),
             }
         }
     }
+}
+
+/// The first records that an old client sees, behind those that it does not.
+fn behind_hidden(
+    call: &Call,
+    partition: &Partition,
+    wanted: &Wanted,
+    options: &ReadOptions,
+    mut records: Records,
+) -> Result<Records, StorageError> {
+    let mut passed = 0;
+    while let Records::Hidden { until, bytes } = records {
+        passed += bytes;
+        if passed > HIDDEN_BYTES_MAX {
+            tracing::warn!(
+                "{} holds nothing that a client of Fetch v{} can read from {} to {until}; it does not get past that",
+                partition.topic_partition(),
+                call.version,
+                wanted.fetch_offset
+            );
+            return Ok(Records::Nothing);
+        }
+        let slice = match partition.read(until, options) {
+            Ok(read) => read.slice,
+            Err(ReadError::Storage(error)) => return Err(error),
+            // The log or its leader is another one by now, which the next request will hear.
+            Err(_) => return Ok(Records::Nothing),
+        };
+        let shown = ToShow { slice, bytes_max: options.bytes_max, is_for_follower: false };
+        records = records_for(call, partition, wanted, shown)?;
+    }
+    Ok(records)
 }
 
 /// The records as this client can read them.
@@ -295,10 +341,11 @@ fn records_for(
     // As in Kafka, the answer has the size of what is stored, unless its first batch has become larger.
     let limit = ConversionLimit { bytes_max: bytes.len() };
     let converted = match target {
-        2 => klamm_records::up_convert_to_v2(bytes, limit),
-        _ => klamm_records::down_convert(bytes, target, wanted.fetch_offset, limit),
+        2 => klamm_records::up_convert_to_v2(bytes.clone(), limit),
+        _ => klamm_records::down_convert(bytes.clone(), target, wanted.fetch_offset, limit),
     };
     match converted {
+        Ok(converted) if converted.is_empty() => Ok(Records::hidden(bytes)),
         Ok(converted) if call.version < AT_LEAST_ONE_SINCE => {
             // Here a message that is larger than the limit arrives cut, and the client asks for more.
             let len = converted.len().min(read.bytes_max);
@@ -320,11 +367,21 @@ fn records_for(
 }
 
 impl Records {
+    /// Nothing of these bytes is seen.
+    fn hidden(bytes: Bytes) -> Records {
+        let len = bytes.len() as u64;
+        let last = klamm_records::batches(bytes).map_while(Result::ok).last();
+        last.map_or(Records::Nothing, |batch| Records::Hidden {
+            until: batch.header.next_offset(),
+            bytes: len,
+        })
+    }
+
     fn len(&self) -> usize {
         match self {
             Records::Slice(slice) => slice.len as usize,
             Records::Converted(bytes) => bytes.len(),
-            Records::Nothing | Records::Refused(_) => 0,
+            Records::Hidden { .. } | Records::Nothing | Records::Refused(_) => 0,
         }
     }
 }
@@ -416,7 +473,7 @@ fn partition_data(index: i32, found: Found, slices: &mut Vec<LogSlice>) -> Parti
                     slices.push(slice);
                 }
                 Records::Converted(bytes) => data.records = Some(RecordsField::Bytes(bytes)),
-                Records::Nothing => {}
+                Records::Hidden { .. } | Records::Nothing => {}
                 Records::Refused(code) => data.error_code = code.code(),
             }
             data
