@@ -7,11 +7,13 @@
 
 use std::io;
 
+use klamm_io::File;
 use parking_lot::Mutex;
 
 use crate::error::StorageError;
 use crate::index_entry::Entry;
 use crate::open_files::FileSlot;
+use crate::walk::read_up_to;
 
 /// Entries that gather before they are written.
 const TAIL_ENTRIES: usize = 512;
@@ -31,15 +33,20 @@ struct State<E> {
     in_file: u64,
     tail: Vec<E>,
     last: Option<E>,
+    /// Whether behind those there still is what stood in the file before a recount.
+    is_recounted: bool,
+}
+
+impl<E> State<E> {
+    fn loaded(in_file: u64, last: Option<E>) -> State<E> {
+        State { is_loaded: true, in_file, tail: Vec::new(), last, is_recounted: false }
+    }
 }
 
 impl<E: Entry> EntryFile<E> {
     /// An index that is read from its file on first use.
     pub(crate) fn open(slot: FileSlot) -> EntryFile<E> {
-        EntryFile {
-            slot,
-            state: Mutex::new(State { is_loaded: false, in_file: 0, tail: Vec::new(), last: None }),
-        }
+        EntryFile { slot, state: Mutex::new(State { is_loaded: false, ..State::loaded(0, None) }) }
     }
 
     pub(crate) fn slot(&self) -> &FileSlot {
@@ -53,8 +60,14 @@ impl<E: Entry> EntryFile<E> {
             Err(error) if error.is_not_found() => {}
             Err(error) => return Err(error),
         }
-        *self.state.lock() = State { is_loaded: true, in_file: 0, tail: Vec::new(), last: None };
+        *self.state.lock() = State::loaded(0, None);
         Ok(())
+    }
+
+    /// Forgets all entries, but leaves the file alone as far as those that come are the same: a disk that is full
+    /// takes no writes, and then needs none.
+    pub(crate) fn recount(&self) {
+        *self.state.lock() = State { is_recounted: true, ..State::loaded(0, None) };
     }
 
     /// What is wrong with the file, as far as its length and its last entry tell.
@@ -107,12 +120,17 @@ impl<E: Entry> EntryFile<E> {
         if file.len().map_err(|error| self.write_error(&error))? != len {
             file.set_len(len).map_err(|error| self.write_error(&error))?;
         }
+        self.state.lock().is_recounted = false;
         Ok(())
     }
 
-    /// As [`EntryFile::finish`], but without entries there is to be no file.
+    /// As [`EntryFile::finish`], but without entries there is to be no file, or an empty one.
     pub(crate) fn finish_unless_empty(&self) -> Result<(), StorageError> {
-        if self.len()? == 0 { Ok(()) } else { self.finish() }
+        if self.len()? > 0 {
+            return self.finish();
+        }
+        let is_recounted = self.state.lock().is_recounted;
+        if is_recounted { self.reset() } else { Ok(()) }
     }
 
     /// Waits until the file is on the disk; one that was never made needs no waiting.
@@ -126,21 +144,37 @@ impl<E: Entry> EntryFile<E> {
 
     /// Only the writer of the log calls this, so nothing is added meanwhile; readers go on.
     fn write_tail(&self) -> Result<(), StorageError> {
-        let (bytes, count, position) = {
+        let (bytes, count, position, is_recounted) = {
             let state = self.loaded()?;
             let mut bytes = Vec::with_capacity(state.tail.len() * E::SIZE);
             state.tail.iter().for_each(|entry| entry.encode(&mut bytes));
-            (bytes, state.tail.len(), state.in_file * E::SIZE as u64)
+            (bytes, state.tail.len(), state.in_file * E::SIZE as u64, state.is_recounted)
         };
         if count == 0 {
             return Ok(());
         }
         let file = self.slot.created(E::WRITE_CONTEXT)?;
-        file.write_all_at(&[&bytes], position).map_err(|error| self.write_error(&error).at(position))?;
+        if !is_recounted || !self.holds_already(&*file, &bytes, position)? {
+            file.write_all_at(&[&bytes], position).map_err(|error| self.write_error(&error).at(position))?;
+        }
         let mut state = self.state.lock();
         state.in_file += count as u64;
         state.tail.drain(..count);
         Ok(())
+    }
+
+    /// Whether what stood in the file before a recount is what comes now. If not it is cut off, so that old entries
+    /// never follow new ones.
+    fn holds_already(&self, file: &dyn File, bytes: &[u8], position: u64) -> Result<bool, StorageError> {
+        let mut found = vec![0; bytes.len()];
+        let filled = read_up_to(file, &mut found, position);
+        let filled = filled.map_err(|error| self.write_error(&error).at(position))?;
+        if found[..filled] == *bytes {
+            return Ok(true);
+        }
+        file.set_len(position).map_err(|error| self.write_error(&error).at(position))?;
+        self.state.lock().is_recounted = false;
+        Ok(false)
     }
 
     /// Removes all entries from the first one on for which `keep` does not hold.
@@ -222,7 +256,7 @@ impl<E: Entry> EntryFile<E> {
         let last = if in_file == 0 { None } else { self.read(in_file - 1, 1)?.pop() };
         let mut state = self.state.lock();
         if !state.is_loaded {
-            *state = State { is_loaded: true, in_file, tail: Vec::new(), last };
+            *state = State::loaded(in_file, last);
         }
         Ok(state)
     }
@@ -368,6 +402,42 @@ mod tests {
         disk.clear(fault);
         index.finish().unwrap();
         assert_eq!(disk.read(Path::new("/d/00000000000000000000.index")).unwrap().len(), 700 * 8);
+    }
+
+    /// A recovery counts the entries of an index again. Where it finds what is there the disk is left alone; what is
+    /// wrong goes, with all that follows it.
+    #[test]
+    fn a_recount_writes_only_what_is_new() {
+        let path = Path::new("/d/00000000000000000000.index");
+        let changed = |damage: &dyn Fn(&mut Vec<u8>), count: u32| {
+            let disk = SimulatedDisk::new(1);
+            filled(&disk, 1200, 1200).finish().unwrap();
+            let mut content = disk.read(path).unwrap();
+            damage(&mut content);
+            disk.replace(path, &content).unwrap();
+            let index = EntryFile::open(slot(&disk));
+            let changes = disk.counters().changes();
+            index.recount();
+            for number in 0..count {
+                index.write_block().unwrap();
+                index.push(entry(number));
+            }
+            index.finish_unless_empty().unwrap();
+            let is_changed = disk.counters().changes() > changes;
+            let expected: Vec<OffsetEntry> = (0..count).map(entry).collect();
+            assert_eq!(index.from(0, usize::MAX).unwrap(), expected);
+            let reopened: EntryFile<OffsetEntry> = EntryFile::open(slot(&disk));
+            assert_eq!(reopened.from(0, usize::MAX).unwrap(), expected);
+            assert_eq!(disk.read(path).unwrap().len(), count as usize * 8);
+            is_changed
+        };
+        assert!(!changed(&|_| {}, 1200), "nothing is to be written");
+        assert!(changed(&|_| {}, 1100), "the end is cut off");
+        assert!(changed(&|_| {}, 0), "all of it is cut off");
+        assert!(changed(&|_| {}, 1300), "there are more");
+        assert!(changed(&|content| content[4000] ^= 1, 1200), "one is another");
+        assert!(changed(&|content| content.truncate(801), 1200), "the end was lost");
+        assert!(changed(&|content| content.extend([0; 4096]), 1200), "zeros follow");
     }
 
     /// Kafka allocates index files in advance; after a kill, and for its quorum's log always, zeros follow the

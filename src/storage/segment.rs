@@ -148,9 +148,7 @@ impl LogSegment {
             file.set_len(preallocated).map_err(failed)?;
         }
         // Left-overs of a segment of the same offset that was removed must not come back to life.
-        self.offsets.reset()?;
-        self.times.reset()?;
-        self.aborted.reset()?;
+        self.empty_indexes()?;
         self.progress.lock().largest = Some(LargestTimestamp::none(self.base_offset));
         Ok(())
     }
@@ -284,6 +282,11 @@ impl LogSegment {
         self.offsets.finish()?;
         self.times.finish()?;
         self.aborted.finish_unless_empty()?;
+        self.trim()
+    }
+
+    /// Cuts off what follows the batches.
+    pub(crate) fn trim(&self) -> Result<(), StorageError> {
         let file = self.file()?;
         let failed = |error| StorageError::io(&self.path(), "trim", &error);
         // A file that was allocated in advance.

@@ -11,7 +11,7 @@ use parking_lot::{Mutex, RwLock};
 use super::leftovers::{self, Folder};
 use super::recovery::{Progress, Recovery, first_to_recover};
 use super::recovery_start::{Cause, RecoveryStart};
-use super::snapshots::write_whole;
+use super::snapshots::replace_unsynced;
 use super::{Environment, Log, LogEnd, NEVER_CLEANED, Unsynced, Writer, roll_jitter_ms};
 use crate::checkpoint;
 use crate::config::LogConfig;
@@ -79,6 +79,10 @@ impl UncheckedLog {
 
     /// Checks and mends the log.
     pub(crate) fn recover(self, progress: &Progress<'_>) -> Result<OpenedLog, StorageError> {
+        if let Some(offset) = self.rewrite_from {
+            // What recovery finds as it would make it, it leaves.
+            self.log.forget_what_recovery_makes(offset.min(self.from))?;
+        }
         let recovery = self.log.recover(self.from, progress)?;
         if let Some(offset) = self.rewrite_from {
             self.log.rewrite_from(offset)?;
@@ -273,7 +277,7 @@ impl Log {
         {
             let mut epochs = self.epochs.write();
             let is_changed = epochs.truncate_from_end(end) | epochs.truncate_from_start(start);
-            if is_changed || recovered.is_some() {
+            if is_changed || (recovered.is_some() && !self.says_epochs(&epochs)) {
                 self.write_epochs(&epochs)?;
             }
         }
@@ -315,7 +319,7 @@ impl Log {
             None => {}
         }
         let path = self.dir.join(partition_metadata::FILE_NAME);
-        write_whole(&*self.environment.disk, &path, partition_metadata::content(topic_id).as_bytes())
+        replace_unsynced(&*self.environment.disk, &path, partition_metadata::content(topic_id).as_bytes())
             .map_err(|error| StorageError::io(&path, "write the topic id", &error))?;
         self.unsynced.folder.store(true, Ordering::Release);
         self.unsynced.names.store(true, Ordering::Release);

@@ -61,8 +61,13 @@ impl Log {
         for (index, segment) in segments.iter().enumerate().skip(first) {
             last = index;
             let size = segment.size();
-            let mut wreck = self.recover_segment(segment, progress)?;
             let next = segments.get(index + 1).map(|next| next.base_offset());
+            let mut wreck = self.recover_segment(segment, progress)?;
+            match next {
+                Some(_) => segment.finish()?,
+                // It takes appends, and its last index entries stay in memory until there are enough for a write.
+                None => segment.trim()?,
+            }
             if wreck.is_none() {
                 wreck = next.filter(|next| *next > from).and_then(|next| self.find_gap(segment, next));
             }
@@ -144,7 +149,7 @@ impl Log {
     ) -> Result<Option<Wreck>, StorageError> {
         let config = self.config.load_full();
         let (file, path, size) = (segment.file()?, segment.path(), segment.size());
-        segment.begin_recovery()?;
+        segment.begin_recovery();
         let mut producers = self.producers.lock();
         let end_offset = producers.end_offset().max(segment.base_offset());
         producers.set_end_offset(end_offset);
@@ -189,7 +194,6 @@ impl Log {
             }
         };
         drop(producers);
-        segment.end_recovery()?;
         Ok(wreck)
     }
 
@@ -242,7 +246,7 @@ impl Log {
         }
     }
 
-    /// As [`Log::write_snapshot`], also where there is one of that offset: it may be a wreck.
+    /// As [`Log::write_snapshot`], also where there is one of that offset but another content: it may be a wreck.
     fn replace_snapshot(&self, writer: &mut Writer) -> Result<(), StorageError> {
         writer.snapshot_offset = None;
         self.write_snapshot(writer)

@@ -16,6 +16,7 @@ use klamm_io::Disk;
 use klamm_model::Offset;
 
 use super::Log;
+use super::recovery::first_to_recover;
 use super::snapshots::write_whole;
 use crate::error::StorageError;
 use crate::partition_metadata;
@@ -128,6 +129,16 @@ impl Log {
         Ok(())
     }
 
+    /// Empties the indexes of the segments that recovery looks at, and removes the snapshots behind their start: made
+    /// anew they are written in any case.
+    pub(super) fn forget_what_recovery_makes(&self, from: Offset) -> Result<(), StorageError> {
+        let segments = self.segments.load_full();
+        let first = first_to_recover(&segments, from);
+        segments[first..].iter().try_for_each(|segment| segment.empty_indexes())?;
+        let base_offset = segments[first].base_offset();
+        self.remove_snapshots(&self.snapshot_offsets()?, |offset| offset > base_offset)
+    }
+
     /// Writes everything from the segment that holds the offset on once more, as it stands, so that a sync has
     /// something to bring to the disk.
     pub(super) fn rewrite_from(&self, offset: Offset) -> Result<(), StorageError> {
@@ -137,9 +148,9 @@ impl Log {
             disk.replace(&path, partition_metadata::content(topic_id).as_bytes())
                 .map_err(|error| StorageError::io(&path, "write the topic id", &error))?;
         }
+        self.write_epochs(&self.epochs.read())?;
         let segments = self.segments.load_full();
-        let first = segments.partition_point(|segment| segment.base_offset() <= offset).saturating_sub(1);
-        for segment in &segments[first..] {
+        for segment in &segments[first_to_recover(&segments, offset)..] {
             let (file, path) = (segment.file()?, segment.path());
             let failed = |error| StorageError::io(&path, "write once more", &error);
             let mut position = 0;

@@ -1,5 +1,6 @@
 //! The small files of a log: snapshots of its producers, and its leader epochs.
 
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
 use klamm_io::{Disk, OpenMode};
@@ -28,8 +29,11 @@ impl Log {
             return Ok(());
         }
         let path = file_path(&self.dir, offset, producer_snapshot::SUFFIX);
-        write_whole(&*self.environment.disk, &path, &content)
-            .map_err(|error| StorageError::io(&path, "write the producer snapshot", &error))?;
+        let disk = &*self.environment.disk;
+        if !says(disk, &path, &content) {
+            write_whole(disk, &path, &content)
+                .map_err(|error| StorageError::io(&path, "write the producer snapshot", &error))?;
+        }
         self.unsynced.names.store(true, Ordering::Release);
         writer.snapshot_offset = Some(offset);
         Ok(())
@@ -39,14 +43,17 @@ impl Log {
     /// none until the next sync, and recovery then learns the epochs from the batches.
     pub(super) fn write_epochs(&self, epochs: &LeaderEpochs) -> Result<(), StorageError> {
         let path = self.dir.join(leader_epochs::FILE_NAME);
-        let temporary = self.dir.join(format!("{}.tmp", leader_epochs::FILE_NAME));
-        let disk = &*self.environment.disk;
-        write_whole(disk, &temporary, epochs_content(epochs.entries()).as_bytes())
-            .and_then(|()| disk.rename(&temporary, &path))
+        replace_unsynced(&*self.environment.disk, &path, epochs_content(epochs.entries()).as_bytes())
             .map_err(|error| StorageError::io(&path, "write the leader epochs", &error))?;
         self.unsynced.epochs.store(true, Ordering::Release);
         self.unsynced.names.store(true, Ordering::Release);
         Ok(())
+    }
+
+    /// Whether the file holds these leader epochs. A full disk then costs a log that is opened nothing.
+    pub(super) fn says_epochs(&self, epochs: &LeaderEpochs) -> bool {
+        let path = self.dir.join(leader_epochs::FILE_NAME);
+        says(&*self.environment.disk, &path, epochs_content(epochs.entries()).as_bytes())
     }
 
     /// Removes the snapshots whose offset fits.
@@ -78,7 +85,21 @@ impl Log {
     }
 }
 
-pub(crate) fn write_whole(disk: &dyn Disk, path: &std::path::Path, content: &[u8]) -> std::io::Result<()> {
+/// Whether a file holds exactly this. One that cannot be read does not: to write it will tell why.
+fn says(disk: &dyn Disk, path: &Path, content: &[u8]) -> bool {
+    disk.read(path).is_ok_and(|found| found == content)
+}
+
+/// Replaces a small file. A kill or a full disk leaves the old content or the new; the sync is left to the caller.
+pub(super) fn replace_unsynced(disk: &dyn Disk, path: &Path, content: &[u8]) -> std::io::Result<()> {
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(".tmp");
+    let temporary = PathBuf::from(temporary);
+    write_whole(disk, &temporary, content)?;
+    disk.rename(&temporary, path)
+}
+
+pub(crate) fn write_whole(disk: &dyn Disk, path: &Path, content: &[u8]) -> std::io::Result<()> {
     let file = disk.open(path, OpenMode::CreateOrOpen)?;
     file.set_len(0)?;
     file.write_all_at(&[content], 0)

@@ -36,11 +36,18 @@ impl LogSegment {
         Ok(problem.map(|problem| (self.aborted.slot().path(), problem)))
     }
 
-    /// Forgets all but the file's bytes, so that a scan can count them again with [`LogSegment::add`].
-    pub(crate) fn begin_recovery(&self) -> Result<(), StorageError> {
+    /// Empties the indexes, also on the disk.
+    pub(crate) fn empty_indexes(&self) -> Result<(), StorageError> {
         self.offsets.reset()?;
         self.times.reset()?;
-        self.aborted.reset()?;
+        self.aborted.reset()
+    }
+
+    /// Forgets all but the bytes of the files, so that a scan can count them again with [`LogSegment::add`].
+    pub(crate) fn begin_recovery(&self) {
+        self.offsets.recount();
+        self.times.recount();
+        self.aborted.recount();
         *self.progress.lock() = Progress {
             bytes_since_index_entry: 0,
             largest: Some(LargestTimestamp::none(self.base_offset)),
@@ -48,12 +55,6 @@ impl LogSegment {
         };
         self.formats.cut(0);
         self.size.store(0, Ordering::Release);
-        Ok(())
-    }
-
-    /// Cuts the file behind the batches that were counted, and writes the indexes.
-    pub(crate) fn end_recovery(&self) -> Result<(), StorageError> {
-        self.finish()
     }
 
     /// Writes index blocks that have gathered in a scan.

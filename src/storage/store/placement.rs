@@ -113,9 +113,26 @@ impl LogStore {
             // Offsets of an earlier partition of this name would be taken for those of the new one.
             self.shared.write_checkpoints()?;
         }
+        let log = Arc::new(self.make_log(tp, topic_id, directory, config)?);
+        self.shared.logs.write().insert(tp.clone(), log.clone());
+        self.shared.placement.lock().wishes.remove(tp);
+        tracing::debug!(partition = %tp, folder = %log.dir().display(), "made a log");
+        Ok(log)
+    }
+
+    /// Makes the folder of a log with all that belongs to it, or nothing: one without the topic's id would be taken
+    /// for that of any topic of this name.
+    fn make_log(
+        &self,
+        tp: &TopicPartition,
+        topic_id: TopicId,
+        directory: &LogDirectory,
+        config: LogConfig,
+    ) -> Result<Log, StorageError> {
         let dir = directory.path.join(tp.to_string());
         let disk = &*self.shared.environment.disk;
-        disk.create_dir_all(&dir).map_err(|error| StorageError::io(&dir, "make", &error))?;
+        let failed = |error| StorageError::io(&dir, "make", &error);
+        let was_there = disk.exists(&dir).map_err(failed)?;
         let open = OpenLog {
             topic_partition: tp.clone(),
             directory_id: directory.id,
@@ -126,13 +143,16 @@ impl LogStore {
             cleaned_offset: None,
             was_clean: false,
         };
-        let log = Log::open(self.shared.environment.clone(), open)?.log;
-        log.set_topic_id(topic_id)?;
-        let log = Arc::new(log);
-        self.shared.logs.write().insert(tp.clone(), log.clone());
-        self.shared.placement.lock().wishes.remove(tp);
-        tracing::debug!(partition = %tp, folder = %dir.display(), "made a log");
-        Ok(log)
+        let made = disk.create_dir_all(&dir).map_err(failed).and_then(|()| {
+            let log = Log::open(self.shared.environment.clone(), open)?.log;
+            log.set_topic_id(topic_id).inspect_err(|_| log.set_deleted())?;
+            Ok(log)
+        });
+        if made.is_err() && !was_there {
+            // If not even this works, the next attempt finds the folder and goes on with it.
+            let _ = disk.remove_dir_all(&dir);
+        }
+        made
     }
 
     /// Tries a log again that could not be opened for a reason that passes: a full disk, too many open files. Of

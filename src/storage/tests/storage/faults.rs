@@ -181,3 +181,65 @@ fn a_log_that_cannot_be_opened_can_be_deleted() {
     assert!(store.delete(&partition()).unwrap());
     assert_eq!(store.create(&partition(), TOPIC_ID, small()).unwrap().log_end_offset(), 0);
 }
+
+/// A folder without its topic's id would be taken for that of another topic of its name, with all that is in it.
+#[test]
+fn a_partition_that_finds_no_room_is_made_whole_later_or_not_at_all() {
+    let disk = SimulatedDisk::new(1);
+    let store = open(&disk, &small());
+    let used = || {
+        let free = klamm_io::Disk::space(&disk, Path::new(LOGS)).unwrap().1;
+        (1 << 40) - free
+    };
+    let mut refused = 0;
+    for room in 0..80 {
+        disk.set_capacity(None);
+        let capacity = used() + room;
+        disk.set_capacity(Some(capacity));
+        let made = store.create(&partition(), TOPIC_ID, small());
+        if let Err(error) = &made {
+            assert_eq!(error.kind, StorageErrorKind::DiskFull, "{error}");
+            assert!(!klamm_io::Disk::exists(&disk, &folder()).unwrap(), "{room} bytes of room");
+            refused += 1;
+            continue;
+        }
+        disk.set_capacity(None);
+        let id = klamm_io::Disk::read(&disk, &folder().join("partition.metadata")).unwrap();
+        assert!(id.starts_with(b"version: 0\ntopic_id: "), "{room} bytes of room");
+        store.delete(&partition()).unwrap();
+    }
+    assert!(refused > 20, "{refused}");
+    store.create(&partition(), Uuid([9; 16]), small()).unwrap();
+}
+
+/// A node that was killed while its disk is full starts, and what it holds can be read: what recovery would make is
+/// there already, or can wait.
+#[test]
+fn a_start_on_a_full_disk_costs_no_reads() {
+    let disk = SimulatedDisk::new(1);
+    let (store, log) = with_partition(&disk, &small());
+    log.assign_epoch(klamm_model::LeaderEpoch(0), 0).unwrap();
+    append_many(&log, 20);
+    let end = log.log_end_offset();
+    drop((store, log));
+    let mut disk = disk.kill();
+    for start in 0..3 {
+        let free = klamm_io::Disk::space(&disk, Path::new(LOGS)).unwrap().1;
+        disk.set_capacity(Some((1 << 40) - free));
+        let before = disk.operations().len();
+        let store = open(&disk, &small());
+        let is_write = |kind| matches!(kind, OperationKind::Write | OperationKind::SetLen);
+        let written: Vec<_> = disk.operations()[before..]
+            .iter()
+            .filter(|operation| is_write(operation.kind) && operation.path.starts_with(folder()))
+            .map(|operation| operation.path.clone())
+            .collect();
+        assert_eq!(written, Vec::<std::path::PathBuf>::new(), "start {start}");
+        assert_eq!(offsets(&read_all(&store.log())), (0..end).collect::<Vec<_>>(), "start {start}");
+        assert_eq!(append(&store.log()).unwrap_err().kind, StorageErrorKind::DiskFull);
+        drop(store);
+        disk.set_capacity(None);
+        disk = disk.kill();
+    }
+    append(&open(&disk, &small()).log()).unwrap();
+}

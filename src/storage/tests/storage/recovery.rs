@@ -282,6 +282,7 @@ fn lost_indexes_and_epochs_are_made_again() {
         let store = open(&disk, &small());
         let log = store.log();
         assert_eq!((read_all(&log), log.leader_epochs(), log.aborted_transactions(0, 1000).unwrap()), before);
+        store.close(None).unwrap();
         assert_eq!(all(&disk), indexes);
     }
     // After a power cut the file of the epochs may hold anything.
