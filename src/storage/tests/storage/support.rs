@@ -2,7 +2,7 @@
 
 use std::fmt::{Debug, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 
 use bytes::Bytes;
 use klamm_io::{Disk, OpenMode};
@@ -15,7 +15,7 @@ use klamm_storage::{LoadReport, Log, LogConfig, LogStore, StorageError, StoreSet
 use klamm_testing::{OperationKind, SeededRandom, SimulatedClock, SimulatedDisk};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record as SpanRecord};
-use tracing::{Event, Level, Metadata, Subscriber};
+use tracing::{Dispatch, Event, Level, Metadata, Subscriber};
 
 /// Some seconds after the first record of the fixtures.
 pub(crate) const NOW: TimestampMs = 1_700_000_100_000;
@@ -204,8 +204,13 @@ pub(crate) fn names(disk: &SimulatedDisk, folder: &Path) -> Vec<String> {
     disk.read_dir(folder).unwrap().into_iter().map(|entry| entry.name).collect()
 }
 
+/// As long as there is only one listener, tracing asks the thread that first comes to a place in the code whether
+/// anybody listens, and nobody else ever again. The tests run beside each other, so there always is a second one.
+static SECOND: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(Listener(Arc::default())));
+
 /// The lines that the log gets from an action, on this thread: level, message and fields.
 pub(crate) fn told(action: impl FnOnce()) -> Vec<String> {
+    LazyLock::force(&SECOND);
     let lines = Arc::new(Mutex::new(Vec::new()));
     tracing::subscriber::with_default(Listener(lines.clone()), action);
     let lines = lines.lock().unwrap();
@@ -241,4 +246,17 @@ impl Subscriber for Listener {
     }
     fn enter(&self, _: &Id) {}
     fn exit(&self, _: &Id) {}
+}
+
+/// Other threads come to the same places without listening.
+#[test]
+fn what_is_told_is_heard_whoever_comes_first() {
+    fn tell() {
+        tracing::info!("here I am");
+    }
+    let lines = told(|| {
+        std::thread::scope(|scope| scope.spawn(tell).join().unwrap());
+        tell();
+    });
+    assert_eq!(lines, ["INFO here I am"]);
 }
