@@ -20,6 +20,7 @@ pub enum PlantedBug {
     ForgetLogStart,
     DeleteWithoutSync,
     SwallowFailedSync,
+    SwapBeforeClean,
 }
 
 /// The mistake that this process makes, if any.

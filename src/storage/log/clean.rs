@@ -15,6 +15,7 @@ use crate::deletion::DELETED_SUFFIX;
 use crate::error::StorageError;
 use crate::index_entry::AbortedEntry;
 use crate::open_files::file_path;
+use crate::planted::planted;
 use crate::segment::{
     CLEANED_SUFFIX, LogSegment, SUFFIXES, SWAP_SUFFIX, change_suffixes, remove_replacement,
 };
@@ -138,6 +139,10 @@ impl Log {
             return Ok(Replacement::LogHasChanged);
         }
         let disk = &*self.environment.disk;
+        let mut renames = Renames::default();
+        if planted!(self.environment, SwapBeforeClean) {
+            renames.put_away(disk, &self.dir, old)?;
+        }
         let renamed = change_suffixes(disk, &self.dir, base_offset, (CLEANED_SUFFIX, SWAP_SUFFIX))
             .and_then(|()| self.sync_dir(&self.dir));
         if let Err(error) = renamed {
@@ -148,7 +153,6 @@ impl Log {
         old.iter().for_each(|segment| segment.set_removed());
         // What readers of the old segments learn from now on is void.
         self.positions.clear();
-        let mut renames = Renames::default();
         let swapped = renames.swap(disk, &self.dir, old);
         let replaced = match &swapped {
             Ok(()) => vec![Arc::new(LogSegment::open(&self.place(), base_offset, size))],
@@ -201,8 +205,8 @@ struct Renames {
 }
 
 impl Renames {
-    /// Renames old segments for deletion, and gives the one that replaces them its final name.
-    fn swap(
+    /// Renames old segments for deletion.
+    fn put_away(
         &mut self,
         disk: &dyn Disk,
         directory: &Path,
@@ -217,6 +221,17 @@ impl Renames {
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Renames old segments for deletion, and gives the one that replaces them its final name.
+    fn swap(
+        &mut self,
+        disk: &dyn Disk,
+        directory: &Path,
+        old: &[Arc<LogSegment>],
+    ) -> Result<(), StorageError> {
+        self.put_away(disk, directory, old)?;
         for suffix in SUFFIXES {
             let base_offset = old[0].base_offset();
             let from = file_path(directory, base_offset, &format!("{suffix}{SWAP_SUFFIX}"));

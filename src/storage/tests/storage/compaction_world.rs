@@ -8,7 +8,7 @@ use klamm_io::Clock;
 use klamm_model::{Offset, ProducerEpoch, ProducerId};
 use klamm_records::{Batch, BatchBuilder, BatchSettings, Compression, Record, batches};
 use klamm_storage::{
-    Cleaner, CleanerSettings, CleanupPolicy, Log, LogConfig, LogStore, Outcome, StorageError,
+    Cleaner, CleanerSettings, CleanupPolicy, Log, LogConfig, LogStore, Outcome, StorageError, StoreSettings,
 };
 use klamm_testing::{SimulatedClock, SimulatedDisk};
 
@@ -46,8 +46,15 @@ impl CleanedWorld {
         config: &LogConfig,
         cleaner: CleanerSettings,
     ) -> Result<CleanedWorld, StorageError> {
+        CleanedWorld::try_open_with(settings(disk), config, cleaner)
+    }
+
+    pub(crate) fn try_open_with(
+        mut settings: StoreSettings,
+        config: &LogConfig,
+        cleaner: CleanerSettings,
+    ) -> Result<CleanedWorld, StorageError> {
         let clock = SimulatedClock::new(NOW);
-        let mut settings = settings(disk);
         settings.clock = Arc::new(clock.clone());
         let store = Arc::new(LogStore::open(settings)?);
         let report = store.load(&|_| config.clone())?;
