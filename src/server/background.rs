@@ -525,6 +525,28 @@ pub(crate) async fn maintain(context: Arc<Context>, mut stop: Stop) {
     }
 }
 
+/// Removes deleted files and folders when they are due, until `stop`. Where nothing is deleted it sleeps.
+pub(crate) async fn remove_deleted(context: Arc<Context>, mut stop: Stop) {
+    let changed = Arc::new(Notify::new());
+    let notify = changed.clone();
+    context.store.on_deletion(move || notify.notify_one());
+    loop {
+        let left_ms = context.store.next_removal_ms().map(|due| due.saturating_sub(context.clock.now_ms()));
+        let left = Duration::from_millis(left_ms.and_then(|left| u64::try_from(left).ok()).unwrap_or(0));
+        tokio::select! {
+            biased;
+            () = stop.requested() => return,
+            () = changed.notified() => continue,
+            () = tokio::time::sleep(left), if left_ms.is_some() => {}
+        }
+        let context = context.clone();
+        let work = move || context.store.remove_deleted(context.clock.now_ms());
+        if let Err(error) = tokio::task::spawn_blocking(work).await {
+            tracing::error!("deleted files were not removed: {error}");
+        }
+    }
+}
+
 /// The high watermarks of all partitions that this node serves.
 pub(crate) fn high_watermarks(partitions: &PartitionTable) -> impl Iterator<Item = (TopicPartition, Offset)> {
     let table = partitions.load();

@@ -25,6 +25,7 @@ use crate::listener::Endpoint;
 use crate::metrics::Metrics;
 use crate::partition_table::PartitionTable;
 use crate::producer_ids::ProducerIds;
+use crate::topic_creation::CreationsUnderWay;
 
 /// Everything that handlers share. It holds no rules of its own.
 pub(crate) struct Context {
@@ -46,6 +47,7 @@ pub(crate) struct Context {
     pub(crate) malformed_log: RateLimit,
     pub(crate) not_created_log: RateLimit,
     pub(crate) refused_log: RateLimit,
+    pub(crate) creations_under_way: CreationsUnderWay,
     pub(crate) applied: Applied,
     /// Woken when a partition is to move into another log directory.
     pub(crate) moves: Notify,

@@ -33,6 +33,7 @@ use crate::peers::{Peers, QuorumCarrier};
 use crate::producer_ids::ProducerIds;
 use crate::stop::Stop;
 use crate::strays;
+use crate::topic_creation::CreationsUnderWay;
 
 /// What a node stands on: the real things, or a simulation's.
 #[derive(Clone)]
@@ -170,6 +171,7 @@ fn compose(
         malformed_log: RateLimit::new(MALFORMED_LOG_EVERY),
         not_created_log: RateLimit::new(MALFORMED_LOG_EVERY),
         refused_log: RateLimit::new(MALFORMED_LOG_EVERY),
+        creations_under_way: CreationsUnderWay::default(),
         applied,
         moves: Notify::new(),
         clock: machine.clock,
@@ -209,6 +211,7 @@ impl Server {
         let images = context.metadata.watch();
         self.tasks.spawn(background::follow_images(follower, context, images, stop, failure));
         self.tasks.spawn(background::maintain(self.context.clone(), self.stopping.clone()));
+        self.tasks.spawn(background::remove_deleted(self.context.clone(), self.stopping.clone()));
         self.tasks.spawn(lifecycle::stay(self.context.clone(), self.stopping.clone()));
         self.tasks.spawn(cleaning::clean(self.context.clone(), self.stopping.clone()));
         self.tasks.spawn(moves::run(self.context.clone(), self.stopping.clone()));
@@ -334,5 +337,7 @@ pub(crate) fn topic_defaults(config: &BrokerConfig) -> TopicDefaults {
 
 #[cfg(test)]
 mod cluster_tests;
+#[cfg(test)]
+mod full_disk_tests;
 #[cfg(test)]
 mod tests;

@@ -5,6 +5,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use klamm_io::Disk;
 use klamm_model::{Offset, TimestampMs};
@@ -39,23 +40,43 @@ struct Deletion {
     is_folder: bool,
 }
 
+/// How long what could not be removed waits for the next try, in milliseconds.
+const RETRY_AFTER_MS: i64 = 10_000;
+
 /// What waits to be removed.
 #[derive(Default)]
 pub(crate) struct Deletions {
     waiting: Mutex<Vec<Deletion>>,
+    /// Told that something was added.
+    notify: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl Deletions {
     pub(crate) fn add_folder(&self, path: PathBuf, due_ms: TimestampMs) {
-        self.waiting.lock().push(Deletion { due_ms, path, is_folder: true });
+        self.add([Deletion { due_ms, path, is_folder: true }]);
     }
 
     pub(crate) fn add_files(&self, paths: Vec<PathBuf>, due_ms: TimestampMs) {
-        let file = |path| Deletion { due_ms, path, is_folder: false };
-        self.waiting.lock().extend(paths.into_iter().map(file));
+        self.add(paths.into_iter().map(|path| Deletion { due_ms, path, is_folder: false }));
     }
 
-    /// Removes what is due. What cannot be removed is tried again next time.
+    fn add(&self, deletions: impl IntoIterator<Item = Deletion>) {
+        self.waiting.lock().extend(deletions);
+        if let Some(notify) = self.notify.get() {
+            notify();
+        }
+    }
+
+    pub(crate) fn set_notify(&self, notify: Box<dyn Fn() + Send + Sync>) {
+        let _ = self.notify.set(notify);
+    }
+
+    /// When the next one is due.
+    pub(crate) fn next_due_ms(&self) -> Option<TimestampMs> {
+        self.waiting.lock().iter().map(|deletion| deletion.due_ms).min()
+    }
+
+    /// Removes what is due. What cannot be removed is due again in a while.
     pub(crate) fn run(&self, disk: &dyn Disk, now_ms: TimestampMs) -> Result<usize, StorageError> {
         let mut waiting = self.waiting.lock();
         let (due, later): (Vec<Deletion>, Vec<Deletion>) =
@@ -71,7 +92,8 @@ impl Deletions {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => {
                     failure = Err(StorageError::io(path, "remove", &error));
-                    self.waiting.lock().push(deletion);
+                    let due_ms = now_ms.saturating_add(RETRY_AFTER_MS);
+                    self.waiting.lock().push(Deletion { due_ms, ..deletion });
                 }
             }
         }
@@ -129,5 +151,47 @@ pub(crate) fn remove_if_there(disk: &dyn Disk, path: &Path) -> Result<(), Storag
             Err(StorageError::io(path, "remove", &error))
         }
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use klamm_io::OpenMode;
+    use klamm_testing::{Failure, Fault, OperationKind, SimulatedDisk};
+
+    use super::*;
+
+    /// A full disk waits for the space of what was deleted, and an idle broker sleeps: the next removal is known,
+    /// and told when it changes.
+    #[test]
+    fn what_is_deleted_goes_when_it_is_due_and_not_before() {
+        let disk = SimulatedDisk::new(1);
+        let (early, late) = (PathBuf::from("/early"), PathBuf::from("/late"));
+        for path in [&early, &late] {
+            disk.open(path, OpenMode::CreateOrOpen).unwrap();
+        }
+        let deletions = Deletions::default();
+        let told = Arc::new(AtomicUsize::new(0));
+        let counter = told.clone();
+        deletions.set_notify(Box::new(move || {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }));
+        assert_eq!(deletions.next_due_ms(), None);
+        deletions.add_files(vec![late.clone()], 2000);
+        deletions.add_files(vec![early.clone()], 1000);
+        assert_eq!((deletions.next_due_ms(), told.load(Ordering::Relaxed)), (Some(1000), 2));
+        assert_eq!(deletions.run(&disk, 999).unwrap(), 0);
+        let fault = disk.inject(Fault::new(Failure::Device).of(OperationKind::Remove).times(1));
+        deletions.run(&disk, 1000).unwrap_err();
+        disk.clear(fault);
+        assert_eq!(deletions.next_due_ms(), Some(2000));
+        assert_eq!(deletions.run(&disk, 2000).unwrap(), 1);
+        assert!(disk.exists(&early).unwrap() && !disk.exists(&late).unwrap());
+        assert_eq!(deletions.next_due_ms(), Some(1000 + RETRY_AFTER_MS));
+        assert_eq!(deletions.run(&disk, 1000 + RETRY_AFTER_MS).unwrap(), 1);
+        assert_eq!((deletions.next_due_ms(), disk.exists(&early).unwrap()), (None, false));
     }
 }

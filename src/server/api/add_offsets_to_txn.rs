@@ -2,6 +2,8 @@
 //!
 //! v2 PRODUCER_FENCED (KIP-588); v3 flexible; v4 the error TRANSACTION_ABORTABLE (KIP-890).
 
+use std::sync::Arc;
+
 use klamm_protocol::messages::add_offsets_to_txn::{AddOffsetsToTxnRequest, AddOffsetsToTxnResponse};
 
 use super::Call;
@@ -9,7 +11,7 @@ use crate::context::Context;
 use crate::topic_creation;
 
 pub(crate) async fn handle(
-    context: &Context,
+    context: &Arc<Context>,
     call: &Call,
     request: AddOffsetsToTxnRequest,
 ) -> AddOffsetsToTxnResponse {

@@ -2,10 +2,12 @@
 //!
 //! v1 kinds of coordinators; v3 flexible; v4 several keys (KIP-699); v6 share groups (KIP-932).
 //!
-//! The topic of the coordinators is created here when it is first asked for. Share coordinators are not served;
+//! The topic of the coordinators is created when it is first asked for. Where that takes long, the answer is
+//! COORDINATOR_NOT_AVAILABLE, and it goes on beside, as in Kafka, which never waits for it. Share coordinators are not served;
 //! asking for one is an error that the client shows.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use klamm_model::{ErrorCode, topic_name};
 use klamm_protocol::messages::find_coordinator::{
@@ -21,7 +23,7 @@ use crate::topic_creation;
 const BATCHED_SINCE: i16 = 4;
 
 pub(crate) async fn handle(
-    context: &Context,
+    context: &Arc<Context>,
     call: &Call,
     request: FindCoordinatorRequest,
 ) -> FindCoordinatorResponse {
@@ -45,7 +47,13 @@ pub(crate) async fn handle(
     }
 }
 
-async fn find(context: &Context, kind: i8, key: &str, endpoint: &Endpoint, local: SocketAddr) -> Coordinator {
+async fn find(
+    context: &Arc<Context>,
+    kind: i8,
+    key: &str,
+    endpoint: &Endpoint,
+    local: SocketAddr,
+) -> Coordinator {
     let topic = match kind {
         0 => topic_name::GROUP_METADATA,
         1 => topic_name::TRANSACTION_STATE,
@@ -58,10 +66,10 @@ async fn find(context: &Context, kind: i8, key: &str, endpoint: &Endpoint, local
         }
     };
     if context.image().topic_by_name(topic).is_none() {
-        topic_creation::create(context, &[topic]).await;
+        topic_creation::create_for_coordinator(context, topic).await;
     }
     let Some(topic) = context.image().topic_by_name(topic).cloned() else {
-        let message = "The topic of the coordinator could not be created";
+        let message = "The topic of the coordinator is not created yet";
         return unavailable(ErrorCode::CoordinatorNotAvailable, message);
     };
     let image = context.image();

@@ -87,10 +87,26 @@ impl LogStore {
             let Some(high_watermark) = high_watermark(log.topic_partition()) else { continue };
             removed += report(&log, "retention", log.apply_retention(now_ms, high_watermark)).unwrap_or(0);
         }
+        self.remove_deleted(now_ms);
+        removed
+    }
+
+    /// Removes files and folders that were deleted long enough ago. Failures are logged, and tried again.
+    pub fn remove_deleted(&self, now_ms: TimestampMs) {
         if let Err(error) = self.shared.environment.deletions.run(&*self.shared.environment.disk, now_ms) {
             tracing::warn!(%error, "deleted files cannot be removed; trying again later");
         }
-        removed
+    }
+
+    /// When the next deleted file or folder has to go; `None` if there is none.
+    pub fn next_removal_ms(&self) -> Option<TimestampMs> {
+        self.shared.environment.deletions.next_due_ms()
+    }
+
+    /// Has `notify` called, on any thread, when [`LogStore::next_removal_ms`] may have become earlier. It must not
+    /// wait. Only the first one counts.
+    pub fn on_deletion(&self, notify: impl Fn() + Send + Sync + 'static) {
+        self.shared.environment.deletions.set_notify(Box::new(notify));
     }
 }
 
