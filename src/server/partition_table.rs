@@ -7,7 +7,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use imbl::{OrdMap, OrdSet};
 use klamm_metadata::{PartitionState, Topic};
-use klamm_model::{NodeId, TopicId};
+use klamm_model::{NodeId, TopicId, TopicPartition};
 use klamm_partition::Partition;
 
 /// The partitions of a topic that this node has, by index.
@@ -45,6 +45,13 @@ impl Table {
     /// Whether this node has a partition and can serve nothing of it.
     pub(crate) fn is_offline(&self, id: TopicId, partition: i32) -> bool {
         self.topic(id).is_some_and(|local| local.offline.contains(&partition))
+    }
+
+    /// The partitions of which this node can serve nothing.
+    pub(crate) fn offline(&self) -> impl Iterator<Item = TopicPartition> {
+        self.topics.values().flat_map(|topic| {
+            topic.offline.iter().map(|index| TopicPartition::new(topic.name.clone(), *index))
+        })
     }
 
     /// A partition's state as clients are told it, and whether its replica on this node is offline. A replica

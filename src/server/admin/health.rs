@@ -1,6 +1,13 @@
 //! Whether this node can do its work: the answer for a probe.
 
+use std::collections::BTreeMap;
+
+use klamm_model::TopicPartition;
+
 use crate::context::Context;
+
+/// How many partitions are named.
+const PARTITIONS_MAX: usize = 20;
 
 /// What keeps this node from serving, one line each; nothing if it serves.
 pub(super) fn problems(context: &Context) -> Vec<String> {
@@ -17,12 +24,29 @@ pub(super) fn problems(context: &Context) -> Vec<String> {
     if image.controller.is_none() {
         problems.push("no controller is active".to_owned());
     }
-    let failed: Vec<String> = context
-        .store
-        .logs()
-        .iter()
-        .filter_map(|log| Some(format!("{} is offline: {}", log.topic_partition(), log.failure()?)))
+    let directories = context.store.directory_statuses().into_iter();
+    problems.extend(directories.filter_map(|directory| {
+        Some(format!("log directory {} is offline: {}", directory.path.display(), directory.failure?))
+    }));
+    let logs = context.store.logs();
+    let failed = logs.iter().filter_map(|log| {
+        Some((
+            log.topic_partition().clone(),
+            format!("{} is offline: {}", log.topic_partition(), log.failure()?),
+        ))
+    });
+    // What does not open has no log that could tell why; its line in the log did.
+    let mut partitions: BTreeMap<TopicPartition, String> = context
+        .partitions
+        .load()
+        .offline()
+        .map(|name| (name.clone(), format!("{name} cannot be served; the broker's log says why")))
         .collect();
-    problems.extend(failed);
+    partitions.extend(failed);
+    let more = partitions.len().saturating_sub(PARTITIONS_MAX);
+    problems.extend(partitions.into_values().take(PARTITIONS_MAX));
+    if more > 0 {
+        problems.push(format!("and {more} more partitions"));
+    }
     problems
 }

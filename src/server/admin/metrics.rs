@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use klamm_metadata::{Image, PartitionState};
+use klamm_metadata::Image;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
@@ -71,14 +71,15 @@ fn cluster(writer: &mut Writer<'_>, image: &Image, context: &Context) -> fmt::Re
 fn partitions(writer: &mut Writer<'_>, image: &Image, context: &Context) -> fmt::Result {
     let table = context.partitions.load();
     let (mut led, mut under_replicated, mut at_min, mut under_min) = (0, 0, 0, 0);
-    let states = || image.topics.values().flat_map(|topic| topic.partitions.iter());
+    let mut offline = 0;
     for topic in image.topics.values() {
-        for (index, state) in topic.partitions.iter().enumerate() {
+        for (state, index) in topic.partitions.iter().zip(0..) {
+            let (state, _) = table.as_told(context.node_id, topic, index, state);
+            offline += i64::from(state.leader.is_none());
             if state.leader != Some(context.node_id) {
                 continue;
             }
-            let local =
-                i32::try_from(index).ok().and_then(|index| table.topic(topic.id)?.partitions.get(&index));
+            let local = table.topic(topic.id).and_then(|topic| topic.partitions.get(&index));
             let setting = local.map_or(1, |partition| partition.settings().in_sync_replicas_min);
             let min_in_sync = setting.min(state.replicas.len());
             let in_sync = state.isr.len();
@@ -88,14 +89,12 @@ fn partitions(writer: &mut Writer<'_>, image: &Image, context: &Context) -> fmt:
             under_min += i64::from(in_sync < min_in_sync);
         }
     }
-    let is_offline = |state: &&PartitionState| state.leader.is_none();
     let here = count(table.partitions().count());
     writer.gauge("partitions", "Partitions of which this node has a replica", here)?;
     writer.gauge("leader_partitions", "Partitions that this node leads", led)?;
     writer.gauge("under_replicated_partitions", "Led here, with replicas out of sync", under_replicated)?;
     writer.gauge("at_min_isr_partitions", "Led here, with just min.insync.replicas in sync", at_min)?;
     writer.gauge("under_min_isr_partitions", "Led here, with fewer in sync", under_min)?;
-    let offline = count(states().filter(is_offline).count());
     writer.gauge("offline_partitions", "Partitions of the cluster that nobody leads", offline)
 }
 
@@ -111,6 +110,16 @@ fn logs(writer: &mut Writer<'_>, context: &Context) -> fmt::Result {
     writer.gauge("log_bytes", "Bytes of all segments, without their indexes", bytes)?;
     writer.gauge("log_segments", "Segments", segments)?;
     writer.gauge("offline_logs", "Logs that failed and serve nothing", offline)?;
+    let unserved = count(context.partitions.load().offline().count());
+    writer.gauge("unserved_partitions", "Partitions of this node that it cannot serve", unserved)?;
+    let directories = context.store.directory_statuses();
+    let failed = count(directories.iter().filter(|directory| directory.failure.is_some()).count());
+    writer.gauge("offline_log_directories", "Log directories that failed", failed)?;
+    let recovery = context.store.recovery_status();
+    let left = count(recovery.logs - recovery.logs_done);
+    writer.gauge("recovering_logs", "Logs that are still checked after an unclean stop", left)?;
+    let bytes = i64::try_from(recovery.bytes.saturating_sub(recovery.bytes_done)).unwrap_or(i64::MAX);
+    writer.gauge("recovering_bytes", "Bytes of them that are still to be checked", bytes)?;
     writer.gauge("unsynced_records", "Records above their log's recovery point", unsynced)
 }
 

@@ -234,7 +234,30 @@ async fn health_tells_which_log_failed() {
     partition.flush().unwrap_err();
     let (status, body) = get(&server, "/health").await;
     assert_eq!(status, "HTTP/1.1 503 Service Unavailable");
-    assert!(body.starts_with("topic-0 is offline: ") && body.contains("/data/topic-0/"), "{body}");
+    assert!(
+        body.starts_with("log directory /data is offline: ")
+            && body.contains("topic-0 is offline: ")
+            && body.contains("/data/topic-0/"),
+        "{body}"
+    );
+}
+
+/// A partition that does not open has no log, and nobody asked about it.
+#[tokio::test(flavor = "multi_thread")]
+async fn health_tells_of_partitions_that_do_not_open() {
+    let disk = SimulatedDisk::new(1);
+    let server = node(Arc::new(disk.clone())).await;
+    let full = disk.inject(Fault::new(Failure::NoSpace).of(OperationKind::Create).on("/data/late-0"));
+    create(&server, "late").await;
+    server.context.await_applied(10_000).await;
+    let (status, body) = get(&server, "/health").await;
+    assert_eq!(status, "HTTP/1.1 503 Service Unavailable");
+    assert!(body.starts_with("late-0 cannot be served"), "{body}");
+    assert!(get(&server, "/metrics").await.1.contains("\nklamm_unserved_partitions 1\n"));
+    disk.clear(full);
+    assert!(is_served(&server, "late").await);
+    assert_eq!(get(&server, "/health").await.1, "ok\n");
+    server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
