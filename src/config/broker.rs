@@ -14,6 +14,25 @@ use crate::value::{parse_boolean, parse_connections_per_host, parse_double};
 
 const PER_HOST: &str = "max.connections.per.ip.overrides";
 
+/// `klamm.flush.policy`: what an acknowledgement promises.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FlushPolicy {
+    /// As in Apache Kafka: the records are in the system's page cache, and survive the end of the process.
+    Kafka,
+    /// They are on the disk, and survive the end of the machine too.
+    GroupCommit,
+}
+
+impl FlushPolicy {
+    fn parse(text: &str) -> Option<FlushPolicy> {
+        match text {
+            "kafka" => Some(FlushPolicy::Kafka),
+            "group-commit" => Some(FlushPolicy::GroupCommit),
+            _ => None,
+        }
+    }
+}
+
 /// Declares [`BrokerConfig`]: the fields that take more than a look at one key by hand, the others with their key.
 macro_rules! broker_config {
     ($($field:ident: $kind:ty = $key:literal;)*) => {
@@ -130,6 +149,7 @@ broker_config! {
     log_cleaner_io_buffer_size: i32 = "log.cleaner.io.buffer.size";
     log_cleaner_io_max_bytes_per_second: f64 = "log.cleaner.io.max.bytes.per.second";
     log_cleaner_threads: i32 = "log.cleaner.threads";
+    klamm_flush_policy: FlushPolicy = "klamm.flush.policy";
     log_flush_offset_checkpoint_interval_ms: i32 = "log.flush.offset.checkpoint.interval.ms";
     log_flush_scheduler_interval_ms: i64 = "log.flush.scheduler.interval.ms";
     log_flush_start_offset_checkpoint_interval_ms: i32 = "log.flush.start.offset.checkpoint.interval.ms";
@@ -278,6 +298,7 @@ plain! {
     i32: |value| value.parse().ok();
     i64: |value| value.parse().ok();
     f64: parse_double;
+    FlushPolicy: FlushPolicy::parse;
 }
 
 #[cfg(test)]

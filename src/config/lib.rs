@@ -20,7 +20,7 @@ mod topic;
 mod validate;
 mod value;
 
-pub use broker::BrokerConfig;
+pub use broker::{BrokerConfig, FlushPolicy};
 pub use describe::{
     ConfigEntry, ConfigSource, ConfigSynonym, describe_broker, describe_cluster_default, describe_topic,
 };

@@ -1,9 +1,14 @@
 //! Appending: leadership, validation, sequences, offsets, then the log.
 
+use std::io;
+use std::sync::Arc;
+
 use bytes::Bytes;
+use klamm_io::BoxFuture;
 use klamm_model::{ErrorCode, LeaderEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs, TimestampType};
 use klamm_records::{AppendRules, InvalidRecords, ValidBatch, validate_for_append};
-use klamm_storage::{ProducerState, StorageError};
+use klamm_storage::{FlushDue, Log, ProducerState, StorageError, StorageErrorKind};
+use tokio::sync::oneshot;
 
 use crate::sequence::{self, Refusal, Verdict};
 use crate::transactions::VerificationGuard;
@@ -39,8 +44,8 @@ pub struct Appended {
     pub log_start_offset: Offset,
     /// Under which leader; what [`Partition::wait_for_high_watermark`] wants.
     pub leader_epoch: LeaderEpoch,
-    /// Whether `flush.messages` asks for a [`Partition::flush`] before the records are acknowledged.
-    pub flush_due: bool,
+    /// Whether they need a [`Partition::flush`] before they are acknowledged.
+    pub flush_due: FlushDue,
 }
 
 /// Why records were not appended, or, after an append, not known to be committed.
@@ -122,7 +127,7 @@ impl Partition {
         let batches = validate_for_append(records, &rules).map_err(AppendError::Invalid)?;
         if let Some(duplicate) = self.judge_sequences(&batches, options)? {
             // The first answer may have been a failed flush, which is why it was sent again.
-            let (log_start_offset, flush_due) = (self.log().log_start_offset(), self.log().is_flush_due());
+            let (log_start_offset, flush_due) = (self.log().log_start_offset(), self.log().flush_due());
             return Ok(Appended { leader_epoch, log_start_offset, flush_due, ..duplicate });
         }
         let appended = self.append_batches(&batches, &rules)?;
@@ -149,7 +154,7 @@ impl Partition {
             },
             log_start_offset: self.log().log_start_offset(),
             leader_epoch: rules.leader_epoch,
-            flush_due: false,
+            flush_due: FlushDue::No,
         };
         if !batches.is_empty() {
             self.check_fits_a_segment(batches)?;
@@ -159,10 +164,33 @@ impl Partition {
         Ok(appended)
     }
 
-    /// Waits until all that was appended so far is on the disk: what an append asks for with
-    /// [`Appended::flush_due`]. It blocks, so it belongs on a thread that may; several callers share the work.
-    pub fn flush(&self) -> Result<(), StorageError> {
-        self.with_log(|log| log.flush())
+    /// Has all that was appended so far brought to the disk: what an append asks for with
+    /// [`Appended::flush_due`]. The work begins at once, on another thread, and several callers share it; the
+    /// future ends with it.
+    pub fn flush(self: &Arc<Partition>) -> BoxFuture<'static, Result<(), StorageError>> {
+        let (partition, mut log) = (self.clone(), self.log());
+        let mut flushed = flush_log(&log);
+        Box::pin(async move {
+            loop {
+                let told = flushed.await.unwrap_or_else(|_| {
+                    let gone = io::Error::other("the store was closed");
+                    Err(StorageError::io(&log.dir(), "sync", &gone))
+                });
+                match told {
+                    Err(error) if error.kind == StorageErrorKind::Deleted && partition.has_left(&log) => {
+                        log = partition.log();
+                        flushed = flush_log(&log);
+                    }
+                    told => return told,
+                }
+            }
+        })
+    }
+
+    /// Whether the partition has moved out of a log. A move that is about to end comes first.
+    fn has_left(&self, log: &Arc<Log>) -> bool {
+        let _writer = self.writer.lock();
+        !Arc::ptr_eq(log, &self.log())
     }
 
     pub(crate) fn check_may_append(&self, options: &AppendOptions) -> Result<LeaderEpoch, AppendError> {
@@ -236,7 +264,7 @@ impl Partition {
                     log_append_time: kept.timestamp,
                     log_start_offset: self.log().log_start_offset(),
                     leader_epoch: LeaderEpoch::NONE,
-                    flush_due: false,
+                    flush_due: FlushDue::No,
                 }));
             }
             if batch.is_transactional() {
@@ -270,6 +298,13 @@ impl Partition {
         }
         self.waiters.wake_all();
     }
+}
+
+fn flush_log(log: &Arc<Log>) -> oneshot::Receiver<Result<(), StorageError>> {
+    let (done, flushed) = oneshot::channel();
+    // Whoever asked may have gone.
+    log.flush_then(move |result| drop(done.send(result)));
+    flushed
 }
 
 fn refused(batch: &klamm_records::BatchHeader, refusal: Refusal) -> AppendError {

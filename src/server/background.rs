@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use klamm_config::{BrokerConfig, CompressionType, DynamicConfigs, TopicConfig};
+use klamm_config::{BrokerConfig, CompressionType, DynamicConfigs, FlushPolicy, TopicConfig};
 use klamm_io::Clock;
 use klamm_metadata::{Image, PartitionState, Topic};
 use klamm_model::{NodeId, Offset, TopicId, TopicPartition, topic_name};
@@ -454,6 +454,7 @@ pub(crate) fn update_config(context: &Context, image: &Image) {
         context
             .store
             .set_recovery_threads(usize::try_from(config.num_recovery_threads_per_data_dir).unwrap_or(1));
+        context.store.set_group_commit(config.klamm_flush_policy == FlushPolicy::GroupCommit);
         context.current_config.store(Arc::new(config));
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use klamm_config::{BrokerConfig, QuorumVoter};
+use klamm_config::{BrokerConfig, FlushPolicy, QuorumVoter};
 use klamm_io::{Clock, Disk, Listener, Network, Random};
 use klamm_metadata::{KafkaRules, MetadataNode, QuorumSettings, Settings, TopicDefaults, Voter};
 use klamm_model::Uuid;
@@ -94,6 +94,7 @@ pub async fn start(config: BrokerConfig, machine: Machine) -> Result<Server, Sta
     let bound = listener::bind(&config, &*machine.network).await?;
     let http = listener::bind_http(&config, &*machine.network).await?;
     let store = Arc::new(LogStore::open(store_settings(&config, &machine))?);
+    store.set_group_commit(config.klamm_flush_policy == FlushPolicy::GroupCommit);
     adoption::take_over(&store, &config, &topic_defaults(&config), &machine)?;
     let config = Arc::new(config);
     let deletes_strays =
@@ -339,5 +340,7 @@ pub(crate) fn topic_defaults(config: &BrokerConfig) -> TopicDefaults {
 mod cluster_tests;
 #[cfg(test)]
 mod full_disk_tests;
+#[cfg(test)]
+mod group_commit_tests;
 #[cfg(test)]
 mod tests;

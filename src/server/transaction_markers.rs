@@ -120,12 +120,8 @@ pub(crate) async fn write(
 }
 
 async fn replicated(partition: Arc<Partition>, appended: Appended) -> ErrorCode {
-    if appended.flush_due {
-        let flushing = partition.clone();
-        let flushed = tokio::task::spawn_blocking(move || flushing.flush()).await;
-        if !matches!(flushed, Ok(Ok(()))) {
-            return ErrorCode::KafkaStorageError;
-        }
+    if appended.flush_due.comes_before_answer(-1) && partition.flush().await.is_err() {
+        return ErrorCode::KafkaStorageError;
     }
     let waited = partition.wait_for_high_watermark(appended.last_offset + 1, appended.leader_epoch).await;
     waited.map_or_else(|error| error.code(), |()| ErrorCode::None)

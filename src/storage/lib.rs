@@ -31,13 +31,14 @@ mod producer_snapshot;
 mod producers;
 mod segment;
 mod store;
+mod syncer;
 mod walk;
 
 pub use cleaner::{CleanedLog, Cleaner, CleanerSettings, CleanerStatus, Outcome};
 pub use config::{CleanupPolicy, LogConfig};
 pub use error::{ReadError, StorageError, StorageErrorKind};
 pub use leader_epochs::EpochEntry;
-pub use log::{AbortedTransaction, Appended, Log, LogSlice, Piece, Recovery};
+pub use log::{AbortedTransaction, Appended, FlushDue, Log, LogSlice, Piece, Recovery};
 #[cfg(debug_assertions)]
 pub use planted::PlantedBug;
 pub use producers::{BATCHES_MAX, ProducerBatch, ProducerState};

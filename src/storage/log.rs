@@ -36,8 +36,9 @@ use crate::planted::Planted;
 use crate::positions::Positions;
 use crate::producers::{ProducerState, Producers};
 use crate::segment::{LogSegment, SegmentPlace};
+use crate::syncer::{Gathering, Syncer};
 
-pub use append::Appended;
+pub use append::{Appended, FlushDue};
 pub(crate) use clean::{CleaningView, Replacement};
 pub use lookup::AbortedTransaction;
 pub use moving::Piece;
@@ -51,6 +52,7 @@ pub(crate) struct Environment {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) random: Arc<dyn Random>,
     pub(crate) files: Arc<OpenFiles>,
+    pub(crate) syncer: Syncer,
     pub(crate) deletions: Deletions,
     pub(crate) producer_expiration_ms: i64,
     pub(crate) planted: Planted,
@@ -71,8 +73,8 @@ pub struct Log {
     topic_partition: TopicPartition,
     topic_id: Mutex<Option<TopicId>>,
     directory_id: Uuid,
-    dir: Arc<Path>,
-    environment: Arc<Environment>,
+    pub(crate) dir: Arc<Path>,
+    pub(crate) environment: Arc<Environment>,
     config: ArcSwap<LogConfig>,
     /// Never empty; the last one takes the appends.
     segments: ArcSwap<Vec<Arc<LogSegment>>>,
@@ -89,6 +91,8 @@ pub struct Log {
     positions: Positions,
     /// Held while files are synced, and by what moves the recovery point back. It comes before `writer`.
     syncing: Mutex<()>,
+    /// Taken after any other lock.
+    pub(crate) gathering: Mutex<Gathering>,
     unsynced: Unsynced,
     failure: OnceLock<StorageError>,
     is_deleted: AtomicBool,
@@ -322,7 +326,7 @@ impl Log {
     }
 
     /// Takes the log out of service after a failure that left memory and disk apart.
-    fn set_offline(&self, failure: StorageError) -> StorageError {
+    pub(crate) fn set_offline(&self, failure: StorageError) -> StorageError {
         // A directory that goes offline says so once, for all its logs.
         if self.failure.set(failure.clone()).is_ok() && self.is_directory_online() {
             tracing::error!(partition = %self.topic_partition, %failure, "the log goes offline");

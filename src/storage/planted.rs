@@ -21,6 +21,7 @@ pub enum PlantedBug {
     DeleteWithoutSync,
     SwallowFailedSync,
     SwapBeforeClean,
+    AcknowledgeBeforeSync,
 }
 
 /// The mistake that this process makes, if any.

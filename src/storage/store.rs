@@ -28,6 +28,7 @@ use crate::open_files::OpenFiles;
 #[cfg(debug_assertions)]
 use crate::planted::PlantedBug;
 use crate::planted::{Planted, planted};
+use crate::syncer::Syncer;
 
 use deleting::Undeleted;
 use directory::{Locked, LogDirectory};
@@ -188,6 +189,7 @@ impl LogStore {
         let environment = Environment {
             files: OpenFiles::new(disk.clone(), settings.open_files_max),
             disk,
+            syncer: Syncer::default(),
             unwatched_disk: settings.disk,
             directories: directories.iter().map(|one| (one.id, one.health.clone())).collect(),
             clock: settings.clock,
@@ -216,10 +218,8 @@ impl LogStore {
             interrupted: Mutex::default(),
         });
         let weak = Arc::downgrade(&shared);
-        let write = move |directory| match weak.upgrade() {
-            Some(shared) => shared.write_recovery_points(directory),
-            None => Ok(()),
-        };
+        let write =
+            move |directory| weak.upgrade().map_or(Ok(()), |shared| shared.write_recovery_points(directory));
         let _ = shared.environment.recovery_point_went_back.set(Box::new(write));
         let store = LogStore {
             shared,

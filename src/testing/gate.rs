@@ -1,4 +1,4 @@
-//! A disk on which some reads wait until a test lets them through: work that takes long, at will.
+//! A disk on which some reads or syncs wait until a test lets them through: work that takes long, at will.
 
 use std::io;
 use std::path::Path;
@@ -8,12 +8,13 @@ use klamm_io::{Disk, Entry, File, OpenMode};
 
 use crate::SimulatedDisk;
 
-/// A disk whose reads of certain files wait. Clones are the same disk.
+/// A disk whose reads or syncs of certain files wait. Clones are the same disk.
 #[derive(Clone)]
 pub struct GatedDisk {
     disk: SimulatedDisk,
     folder: &'static str,
     extension: &'static str,
+    gates_syncs: bool,
     door: Arc<(Mutex<Door>, Condvar)>,
 }
 
@@ -31,16 +32,21 @@ struct GatedFile {
 impl GatedDisk {
     /// Reads of files with this extension, in folders of this name, wait from now on.
     pub fn new(disk: SimulatedDisk, folder: &'static str, extension: &'static str) -> GatedDisk {
-        GatedDisk { disk, folder, extension, door: Arc::default() }
+        GatedDisk { disk, folder, extension, gates_syncs: false, door: Arc::default() }
     }
 
-    /// Returns when a read waits, or has waited.
+    /// As [`GatedDisk::new`], for syncs in the place of reads.
+    pub fn of_syncs(disk: SimulatedDisk, folder: &'static str, extension: &'static str) -> GatedDisk {
+        GatedDisk { gates_syncs: true, ..GatedDisk::new(disk, folder, extension) }
+    }
+
+    /// Returns when a call waits, or has waited.
     pub fn await_arrival(&self) {
         let door = self.door.1.wait_while(self.door(), |door| door.waiting == 0);
         drop(door.unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Lets all reads through, from now on.
+    /// Lets all calls through, from now on.
     pub fn open_up(&self) {
         self.door().is_open = true;
         self.door.1.notify_all();
@@ -60,7 +66,9 @@ impl GatedDisk {
 
 impl File for GatedFile {
     fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
-        self.gate.wait();
+        if !self.gate.gates_syncs {
+            self.gate.wait();
+        }
         self.file.read_at(buffer, position)
     }
     fn write_all_at(&self, parts: &[&[u8]], position: u64) -> io::Result<()> {
@@ -73,6 +81,9 @@ impl File for GatedFile {
         self.file.set_len(len)
     }
     fn sync_data(&self) -> io::Result<()> {
+        if self.gate.gates_syncs {
+            self.gate.wait();
+        }
         self.file.sync_data()
     }
 }

@@ -1,6 +1,7 @@
 //! What a mailbox asks of its partition.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use bytes::Bytes;
 use klamm_io::BoxFuture;
@@ -62,10 +63,10 @@ pub trait CoordinatorLog: Send + Sync + 'static {
     /// Appends the end of a transaction; returns its offset, or nothing if it stands there already.
     fn end_transaction(&self, marker: &TransactionMarker) -> Result<Option<Offset>, LogFault>;
 
-    /// Whether all records below an offset are committed.
+    /// Whether all records below an offset are committed, and on the disk where that is asked for.
     fn is_committed(&self, below: Offset) -> Result<bool, LogFault>;
 
-    /// Returns when all records below an offset are committed.
+    /// Returns when that is so.
     fn wait_committed(&self, below: Offset) -> BoxFuture<'_, Result<(), LogFault>>;
 }
 
@@ -73,6 +74,10 @@ pub trait CoordinatorLog: Send + Sync + 'static {
 pub struct PartitionLog {
     partition: Arc<Partition>,
     epoch: LeaderEpoch,
+    /// What was appended below has to be on the disk before it counts as committed.
+    flush_below: AtomicI64,
+    /// What was appended below is not known to be on the disk after a sync that failed.
+    unflushed_below: AtomicI64,
 }
 
 /// Produce's newest version, whose rules coordinators' batches follow.
@@ -81,15 +86,25 @@ const PRODUCE_VERSION: i16 = 13;
 impl PartitionLog {
     /// A view of a partition that this node leads in `epoch`.
     pub fn new(partition: Arc<Partition>, epoch: LeaderEpoch) -> PartitionLog {
-        PartitionLog { partition, epoch }
+        PartitionLog { partition, epoch, flush_below: AtomicI64::new(0), unflushed_below: AtomicI64::new(0) }
     }
 
-    /// A failure takes the log offline, so that it does not matter that the records are in it.
-    fn flush_if_due(&self, appended: &Appended) -> Result<(), LogFault> {
-        match appended.flush_due {
-            true => self.partition.flush().map_err(|error| LogFault::Other(error.to_string())),
-            false => Ok(()),
+    fn note_flush_due(&self, appended: &Appended) {
+        if appended.flush_due.comes_before_answer(-1) {
+            self.flush_below.fetch_max(appended.last_offset + 1, Ordering::AcqRel);
         }
+    }
+
+    /// Whether all below an offset is on the disk that has to be.
+    fn is_flushed(&self, below: Offset) -> Result<bool, LogFault> {
+        let needed = below.min(self.flush_below.load(Ordering::Acquire));
+        if self.partition.log().recovery_point() >= needed {
+            return Ok(true);
+        }
+        if needed <= self.unflushed_below.load(Ordering::Acquire) {
+            return Err(LogFault::Other("the records are not known to be on the disk".to_owned()));
+        }
+        Ok(false)
     }
 }
 
@@ -127,25 +142,33 @@ impl CoordinatorLog for PartitionLog {
             guard,
         };
         let appended = self.partition.append_as_leader(batch, &options).map_err(fault)?;
-        self.flush_if_due(&appended)?;
+        self.note_flush_due(&appended);
         Ok(appended.base_offset)
     }
 
     fn end_transaction(&self, marker: &TransactionMarker) -> Result<Option<Offset>, LogFault> {
         let appended = self.partition.end_transaction(marker, Some(self.epoch)).map_err(fault)?;
         if let Some(appended) = &appended {
-            self.flush_if_due(appended)?;
+            self.note_flush_due(appended);
         }
         Ok(appended.map(|appended| appended.base_offset))
     }
 
     fn is_committed(&self, below: Offset) -> Result<bool, LogFault> {
-        self.partition.is_committed(below, self.epoch).map_err(fault)
+        Ok(self.partition.is_committed(below, self.epoch).map_err(fault)? && self.is_flushed(below)?)
     }
 
     fn wait_committed(&self, below: Offset) -> BoxFuture<'_, Result<(), LogFault>> {
-        let epoch = self.epoch;
-        Box::pin(async move { self.partition.wait_for_high_watermark(below, epoch).await.map_err(fault) })
+        Box::pin(async move {
+            self.partition.wait_for_high_watermark(below, self.epoch).await.map_err(fault)?;
+            if self.is_flushed(below)? {
+                return Ok(());
+            }
+            self.partition.flush().await.map_err(|error| {
+                self.unflushed_below.fetch_max(below, Ordering::AcqRel);
+                LogFault::Other(error.to_string())
+            })
+        })
     }
 }
 

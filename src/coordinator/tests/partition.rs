@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use klamm_coordinator::{Client, GroupCoordinator, GroupEnvironment, GroupSettings};
-use klamm_io::SystemClock;
+use klamm_io::{Disk, SystemClock};
 use klamm_metadata::Image;
 use klamm_model::{ErrorCode, LeaderEpoch, NodeId, Offset, TopicPartition, Uuid};
 use klamm_partition::{FollowerProgress, Leadership, Partition, PartitionSettings};
@@ -17,7 +17,7 @@ use klamm_protocol::messages::offset_commit::{
 };
 use klamm_protocol::messages::offset_fetch::{OffsetFetchRequest, OffsetFetchRequestTopic};
 use klamm_storage::{LogConfig, LogStore, StoreSettings};
-use klamm_testing::{SeededRandom, SimulatedDisk};
+use klamm_testing::{Failure, Fault, GatedDisk, OperationKind, SeededRandom, SimulatedDisk};
 use memory::Surroundings;
 use tokio::time::sleep;
 
@@ -28,13 +28,16 @@ const FOLLOWER: NodeId = NodeId(2);
 struct Node {
     partition: Arc<Partition>,
     rest: Arc<Surroundings>,
-    _store: LogStore,
+    store: LogStore,
 }
 
 impl Node {
     fn new() -> Arc<Node> {
+        Node::with(Arc::new(SimulatedDisk::new(1)))
+    }
+
+    fn with(disk: Arc<dyn Disk>) -> Arc<Node> {
         let (clock, random) = (Arc::new(SystemClock::new()), Arc::new(SeededRandom::new(1)));
-        let disk = Arc::new(SimulatedDisk::new(1));
         let log_dirs = vec![Path::new("/data").to_owned()];
         let store = LogStore::open(StoreSettings::new(log_dirs, LEADER, disk, clock.clone(), random));
         let store = store.expect("an empty directory");
@@ -44,7 +47,7 @@ impl Node {
         let settings = PartitionSettings { is_compacted: true, ..PartitionSettings::default() };
         let partition = Partition::new(id, LEADER, log.expect("a log"), 0, settings, clock);
         let rest = Surroundings::with_topics(&[("t", Uuid([1; 16]), 1)]);
-        Arc::new(Node { partition: Arc::new(partition), rest, _store: store })
+        Arc::new(Node { partition: Arc::new(partition), rest, store })
     }
 
     fn lead(&self, epoch: i32) {
@@ -164,6 +167,67 @@ async fn a_commit_is_on_the_disk_before_it_is_answered_if_the_topic_asks_for_it(
     node.replicated_to(1);
     assert_eq!(answer.await.expect("no panic"), 0);
     assert_eq!(node.partition.log().recovery_point(), 1);
+}
+
+/// Under group commit neither a commit nor what somebody reads of it is answered before the sync.
+#[tokio::test]
+async fn under_group_commit_a_commit_is_on_the_disk_before_it_is_answered() {
+    let disk = SimulatedDisk::new(1);
+    let gate = GatedDisk::of_syncs(disk.clone(), "__consumer_offsets-0", "log");
+    let node = Node::with(Arc::new(gate.clone()));
+    node.store.set_group_commit(true);
+    node.lead(0);
+    let coordinator = coordinator(&node);
+    coordinator.on_elected(0, LeaderEpoch(0));
+    loaded(&coordinator).await;
+    let answers: Vec<_> = (1..9).map(|offset| tokio::spawn(commit(coordinator.clone(), offset))).collect();
+    sleep(Duration::from_millis(20)).await;
+    node.replicated_to(8);
+    let reading = coordinator.clone();
+    let reader = tokio::spawn(async move { committed(&reading).await });
+    tokio::task::spawn_blocking({
+        let gate = gate.clone();
+        move || gate.await_arrival()
+    })
+    .await
+    .expect("no panic");
+    sleep(Duration::from_millis(20)).await;
+    assert!(answers.iter().all(|answer| !answer.is_finished()) && !reader.is_finished());
+    assert_eq!(node.partition.offsets().high_watermark, 8, "it is not what they wait for");
+    gate.open_up();
+    for answer in answers {
+        assert_eq!(answer.await.expect("no panic"), 0);
+    }
+    assert_eq!(reader.await.expect("no panic"), (8, 0));
+    let syncs = disk.operations().into_iter().filter(|call| {
+        call.kind == OperationKind::SyncData
+            && call.path.extension().is_some_and(|extension| extension == "log")
+    });
+    assert!((1..=2).contains(&syncs.count()), "they share it");
+}
+
+/// A commit whose sync has failed must not be acknowledged, and not only when its time is over.
+#[tokio::test]
+async fn under_group_commit_a_sync_that_fails_fails_the_commit() {
+    let disk = SimulatedDisk::new(1);
+    let node = Node::with(Arc::new(disk.clone()));
+    node.store.set_group_commit(true);
+    node.lead(0);
+    let coordinator = coordinator(&node);
+    coordinator.on_elected(0, LeaderEpoch(0));
+    loaded(&coordinator).await;
+    node.replicated_to(8);
+    disk.inject(Fault::new(Failure::NoSpace).of(OperationKind::SyncDir).on("/data").times(1));
+    let soon = Duration::from_secs(2);
+    let answer = tokio::time::timeout(soon, commit(coordinator.clone(), 5)).await.expect("it does not wait");
+    assert_eq!(answer, ErrorCode::NotCoordinator.code());
+    // The log is in service still: only the names in its folder were not synced.
+    let answer = tokio::time::timeout(soon, commit(coordinator.clone(), 6)).await.expect("it does not wait");
+    assert_eq!(answer, 0);
+    disk.inject(Fault::new(Failure::Device).of(OperationKind::SyncData).on("__consumer_offsets-0"));
+    let answer = tokio::time::timeout(soon, commit(coordinator.clone(), 7)).await.expect("it does not wait");
+    assert_eq!(answer, ErrorCode::NotCoordinator.code());
+    assert!(node.partition.log().failure().is_some());
 }
 
 /// While the log of a coordinator was recovered after a kill, clients were sent to look for another one, which does

@@ -13,6 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use klamm_coordinator::Question as Ask;
 use klamm_coordinator::transaction::Producer;
+use klamm_io::BoxFuture;
 use klamm_model::{ErrorCode, LeaderEpoch, Offset, TopicId, topic_name};
 use klamm_partition::{
     AppendError, AppendOptions, Appended, Origin, Partition, Verification, VerificationGuard,
@@ -23,6 +24,7 @@ use klamm_protocol::messages::produce::{
 };
 use klamm_protocol::{Reader, RecordsField};
 use klamm_records::BatchHeader;
+use klamm_storage::StorageError;
 
 use super::{Answer, Begun, Call, Closed, decode, encode};
 use crate::context::Context;
@@ -48,8 +50,8 @@ struct Pending {
     partition: Arc<Partition>,
     offset: Offset,
     leader_epoch: LeaderEpoch,
-    /// Whether `flush.messages` wants it on the disk first.
-    flush_due: bool,
+    /// The sync that has to come first, if it has to.
+    flush: Option<BoxFuture<'static, Result<(), StorageError>>>,
     /// Where its place in the response is: topic, then partition.
     place: (usize, usize),
 }
@@ -84,19 +86,19 @@ fn append_and_wait(
     verified: &Verified,
 ) -> Result<Answer, Closed> {
     let (acks, timeout_ms) = (request.acks, request.timeout_ms);
-    let (mut response, pending) = append_all(context, &call, request, verified);
+    let (mut response, mut pending) = append_all(context, &call, request, verified);
     if acks == 0 {
         let failed = partitions(&response).any(|partition| partition.error_code != ErrorCode::None.code());
         if failed {
             return Err(Closed::Refused);
         }
         return Ok(Box::pin(async move {
-            flush(&pending, &mut response).await;
+            flush(&mut pending, &mut response).await;
             Ok(None)
         }));
     }
     Ok(Box::pin(async move {
-        flush(&pending, &mut response).await;
+        flush(&mut pending, &mut response).await;
         if acks == -1 {
             let timeout = Duration::from_millis(u64::try_from(timeout_ms).unwrap_or(0));
             await_replicas(pending, timeout, &mut response).await;
@@ -211,7 +213,11 @@ fn append_all(
                             partition: partition.clone(),
                             offset: appended.last_offset + 1,
                             leader_epoch: appended.leader_epoch,
-                            flush_due: appended.flush_due,
+                            // It begins now, for all partitions at once.
+                            flush: appended
+                                .flush_due
+                                .comes_before_answer(request.acks)
+                                .then(|| partition.flush()),
                             place: (response.responses.len(), responses.len()),
                         });
                     })
@@ -338,22 +344,15 @@ fn success(appended: Appended) -> PartitionProduceResponse {
     }
 }
 
-/// The second stage, where `flush.messages` asks for it: waits until the disk has it. Requests that wait for the
-/// same log share the work.
-async fn flush(pending: &[Pending], response: &mut ProduceResponse) {
-    for Pending { partition, place, .. } in pending.iter().filter(|append| append.flush_due) {
-        let flushing = partition.clone();
-        let flushed = tokio::task::spawn_blocking(move || flushing.flush()).await;
-        let reason = match flushed {
-            Ok(Ok(())) => continue,
-            Ok(Err(error)) => error.to_string(),
-            Err(error) => error.to_string(),
-        };
-        tracing::error!(
-            "records for {} are not known to be on the disk: {reason}",
-            partition.topic_partition()
-        );
-        refuse(*place, ErrorCode::KafkaStorageError, response);
+/// The second stage, where `flush.messages` or group commit asks for it: waits until the disk has it.
+async fn flush(pending: &mut [Pending], response: &mut ProduceResponse) {
+    for Pending { partition, flush, place, .. } in pending {
+        let Some(flush) = flush.take() else { continue };
+        if let Err(reason) = flush.await {
+            let name = partition.topic_partition();
+            tracing::error!("records for {name} are not known to be on the disk: {reason}");
+            refuse(*place, ErrorCode::KafkaStorageError, response);
+        }
     }
 }
 

@@ -29,7 +29,7 @@ fn config() -> BrokerConfig {
     config
 }
 
-async fn node(disk: Arc<dyn Disk>) -> Server {
+pub(super) async fn node(disk: Arc<dyn Disk>) -> Server {
     let machine = Machine {
         disk,
         network: Arc::new(SystemNetwork),
@@ -39,11 +39,11 @@ async fn node(disk: Arc<dyn Disk>) -> Server {
     start(config(), machine).await.unwrap()
 }
 
-async fn create(server: &Server, topic: &str) {
+pub(super) async fn create(server: &Server, topic: &str) {
     server.context.metadata.within(Duration::from_secs(30)).auto_create_topics(vec![topic.to_owned()]).await;
 }
 
-async fn is_served(server: &Server, topic: &str) -> bool {
+pub(super) async fn is_served(server: &Server, topic: &str) -> bool {
     for _ in 0..200 {
         if server.context.partitions.by_name(topic, 0).is_some_and(|partition| partition.is_leader()) {
             return true;
@@ -231,7 +231,7 @@ async fn health_tells_which_log_failed() {
     let partition = server.context.partitions.by_name("topic", 0).unwrap();
     append(&partition);
     disk.inject(Fault::new(Failure::Device).of(OperationKind::SyncData).on("topic-0"));
-    partition.flush().unwrap_err();
+    partition.flush().await.unwrap_err();
     let (status, body) = get(&server, "/health").await;
     assert_eq!(status, "HTTP/1.1 503 Service Unavailable");
     assert!(
@@ -297,14 +297,24 @@ async fn delete_records(address: SocketAddr) -> Vec<(i16, i64)> {
     let partition = |partition_index| DeleteRecordsPartition { partition_index, offset: -1 };
     let topic = DeleteRecordsTopic { name: "topic".to_owned(), partitions: vec![partition(0), partition(7)] };
     let request = DeleteRecordsRequest { topics: vec![topic], timeout_ms: 1000 };
-    let header = RequestHeader { api_key: 21, api_version: 1, correlation_id: 5, client_id: None };
-    let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
-    stream.write_all(&encode_request(&header, &request).unwrap()).await.unwrap();
-    let len = stream.read_u32().await.unwrap();
-    let mut answer = vec![0; len as usize];
-    stream.read_exact(&mut answer).await.unwrap();
-    let body = bytes::Bytes::from(answer).slice(4..);
+    let body = ask(address, 21, 1, &request).await;
     let answer = DeleteRecordsResponse::decode(&mut Reader::new(body), 1).unwrap();
     let results = answer.topics[0].partitions.iter();
     results.map(|result| (result.error_code, result.low_watermark)).collect()
+}
+
+/// Asks on a connection of its own; returns the answer behind its header, which must be one of the first version.
+pub(super) async fn ask(
+    address: SocketAddr,
+    api_key: i16,
+    version: i16,
+    request: &impl klamm_protocol::Request,
+) -> bytes::Bytes {
+    let header = RequestHeader { api_key, api_version: version, correlation_id: 5, client_id: None };
+    let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+    stream.write_all(&encode_request(&header, request).unwrap()).await.unwrap();
+    let len = stream.read_u32().await.unwrap();
+    let mut answer = vec![0; len as usize];
+    stream.read_exact(&mut answer).await.unwrap();
+    bytes::Bytes::from(answer).slice(4..)
 }

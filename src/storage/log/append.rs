@@ -18,8 +18,30 @@ use crate::segment::{LogSegment, WriteFailure};
 /// What an append leaves to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Appended {
-    /// Whether `flush.messages` asks for a [`Log::flush`], which blocks: an append does not wait for the disk.
-    pub flush_due: bool,
+    /// Whether somebody has to wait for the disk: an append does not.
+    pub flush_due: FlushDue,
+}
+
+/// Whether records that were appended have to be brought to the disk with [`Log::flush_then`] or [`Log::flush`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FlushDue {
+    /// They need not be, or are there already.
+    No,
+    /// Group commit: they have to be there before they are acknowledged. What nobody acknowledges can wait.
+    BeforeAcknowledgement,
+    /// `flush.messages` asks for it.
+    Always,
+}
+
+impl FlushDue {
+    /// Whether a sync comes before the answer to a request with these `acks`; with 0 there is none.
+    pub fn comes_before_answer(self, acks: i16) -> bool {
+        match self {
+            FlushDue::No => false,
+            FlushDue::BeforeAcknowledgement => acks != 0,
+            FlushDue::Always => true,
+        }
+    }
 }
 
 /// A batch on its way into the log.
@@ -35,8 +57,8 @@ impl Log {
     /// fit one segment. When it fails, nothing of the write that failed is in the log, or the log is offline;
     /// batches that were put into an earlier segment stay.
     ///
-    /// Nothing is synced. Where `flush.messages` asks for it, the caller is told, and has to wait for
-    /// [`Log::flush`] before it acknowledges the records.
+    /// Nothing is synced. Where the records need it, the caller is told, and has to wait for
+    /// [`Log::flush_then`] before it acknowledges them.
     pub fn append(&self, batches: &[ValidBatch]) -> Result<Appended, StorageError> {
         let mut incoming = Vec::with_capacity(batches.len());
         for ValidBatch { header, head, rest, first_offset, .. } in batches {
@@ -81,7 +103,7 @@ impl Log {
 
     fn append_all(&self, incoming: &[Incoming<'_>]) -> Result<Appended, StorageError> {
         if incoming.is_empty() {
-            return Ok(Appended { flush_due: false });
+            return Ok(Appended { flush_due: FlushDue::No });
         }
         let config = self.config.load_full();
         let mut writer = self.writer.lock();
@@ -93,13 +115,17 @@ impl Log {
             self.append_group(&mut writer, group, &config)?;
             rest = behind;
         }
-        Ok(Appended { flush_due: self.is_flush_due() })
+        Ok(Appended { flush_due: self.flush_due() })
     }
 
-    /// Whether so many records wait to be synced that `flush.messages` asks for a [`Log::flush`].
-    pub fn is_flush_due(&self) -> bool {
+    /// What is to be done about the records that are not synced, as [`Appended::flush_due`].
+    pub fn flush_due(&self) -> FlushDue {
         let unsynced = self.log_end_offset().saturating_sub(self.recovery_point());
-        u64::try_from(unsynced).is_ok_and(|unsynced| unsynced >= self.config.load().flush_messages)
+        if unsynced > 0 && unsynced as u64 >= self.config.load().flush_messages {
+            return FlushDue::Always;
+        }
+        let waits = unsynced > 0 && self.environment.syncer.is_group_commit();
+        if waits { FlushDue::BeforeAcknowledgement } else { FlushDue::No }
     }
 
     fn check_order(&self, incoming: &[Incoming<'_>]) -> Result<(), StorageError> {

@@ -234,6 +234,7 @@ impl Log {
             epochs: RwLock::new(epochs),
             positions: Positions::default(),
             syncing: Mutex::new(()),
+            gathering: Mutex::default(),
             unsynced: Unsynced {
                 names: AtomicBool::new(!was_synced),
                 folder: AtomicBool::new(!was_synced),

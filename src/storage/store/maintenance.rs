@@ -46,6 +46,13 @@ impl LogStore {
         self.shared.write_recovery_points(directory)
     }
 
+    /// Whether every acknowledgement waits for a sync from now on ([`FlushDue::BeforeAcknowledgement`]).
+    ///
+    /// [`FlushDue::BeforeAcknowledgement`]: crate::FlushDue::BeforeAcknowledgement
+    pub fn set_group_commit(&self, group_commit: bool) {
+        self.shared.environment.syncer.set_group_commit(group_commit);
+    }
+
     /// Syncs the segments that appends have left behind, and logs whose `flush.ms` is over. Cheap when there is
     /// nothing to do; to be called often, on a thread that may block.
     pub fn flush_due(&self, now_ms: TimestampMs) {

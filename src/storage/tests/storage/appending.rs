@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use klamm_model::{LeaderEpoch, ProducerId};
 use klamm_records::{BatchBuilder, BatchSettings, Compression, batches};
-use klamm_storage::{LogConfig, ReadError, StorageErrorKind};
+use klamm_storage::{FlushDue, LogConfig, ReadError, StorageErrorKind};
 use klamm_testing::{OperationKind, SimulatedDisk};
 use proptest::prelude::*;
 
@@ -31,11 +31,14 @@ fn flush_messages_makes_an_append_ask_for_a_sync() {
     let disk = SimulatedDisk::new(1);
     let (_store, log) = with_partition(&disk, &LogConfig { flush_messages: 4, ..small() });
     let syncs = disk.counters().calls(OperationKind::SyncData);
-    let append = || log.append_replicated(&[Draft::at(log.log_end_offset()).batch()]).unwrap().flush_due;
-    assert!(!append() && append() && append() && log.is_flush_due());
+    let append = || {
+        log.append_replicated(&[Draft::at(log.log_end_offset()).batch()]).unwrap().flush_due
+            == FlushDue::Always
+    };
+    assert!(!append() && append() && append() && log.flush_due() == FlushDue::Always);
     assert_eq!((disk.counters().calls(OperationKind::SyncData), log.recovery_point()), (syncs, 0));
     log.flush().unwrap();
-    assert!(!log.is_flush_due() && !append());
+    assert!(log.flush_due() == FlushDue::No && !append());
     assert_eq!(log.recovery_point(), 9);
 }
 

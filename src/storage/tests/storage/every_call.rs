@@ -19,18 +19,22 @@ pub(crate) struct Scenario {
     name: &'static str,
     config: LogConfig,
     settings: Box<dyn Fn(&SimulatedDisk) -> StoreSettings>,
+    group_commit: bool,
     steps: Vec<(&'static str, Step)>,
 }
 
 impl Scenario {
     /// A scenario that begins with the opening of an empty store. All its logs have these settings.
     pub(crate) fn new(name: &'static str, config: LogConfig) -> Scenario {
-        Scenario { name, config, settings: Box::new(crate::support::settings), steps: Vec::new() }.step(
-            "open",
-            |world| {
-                if world.is_open() { Ok(()) } else { world.open() }
-            },
-        )
+        let settings = Box::new(crate::support::settings);
+        let scenario = Scenario { name, config, settings, group_commit: false, steps: Vec::new() };
+        scenario.step("open", |world| if world.is_open() { Ok(()) } else { world.open() })
+    }
+
+    /// Each append is acknowledged when it is on the disk, and not before.
+    pub(crate) fn with_group_commit(mut self) -> Scenario {
+        self.group_commit = true;
+        self
     }
 
     /// As the store of the tests is, but for these settings: several directories, or a planted mistake.
@@ -53,7 +57,9 @@ impl Scenario {
     }
 
     fn world(&self, disk: &SimulatedDisk) -> World {
-        World::new(disk.clone(), self.config.clone(), (self.settings)(disk))
+        let mut world = World::new(disk.clone(), self.config.clone(), (self.settings)(disk));
+        world.group_commit = self.group_commit;
+        world
     }
 
     /// Does all steps until one fails, and returns its name.

@@ -19,6 +19,7 @@ mod directories;
 mod every_call;
 mod faults;
 mod fixtures;
+mod group_commit;
 mod invariants;
 mod moves;
 #[cfg(debug_assertions)]

@@ -5,7 +5,7 @@ use klamm_storage::{PlantedBug, StoreSettings};
 use klamm_testing::SimulatedDisk;
 
 use crate::every_call::{Caught, Passed, Scenario, crash_at_every_call, fail_at_every_call};
-use crate::scenarios::{producing, recreating, removing, stopping, truncating};
+use crate::scenarios::{group_commit, producing, recreating, removing, stopping, truncating};
 
 /// How a mistake is looked for.
 type Hunt = fn(&Scenario) -> Result<Passed, Caught>;
@@ -25,6 +25,7 @@ const BUGS: &[Bug] = &[
     (PlantedBug::CleanMarkFirst, stopping, crash_at_every_call, "it goes on, and stops in order"),
     (PlantedBug::ForgetLogStart, removing, crash_at_every_call, "the log start offset"),
     (PlantedBug::DeleteWithoutSync, recreating, crash_at_every_call, "deleted topics are gone"),
+    (PlantedBug::AcknowledgeBeforeSync, group_commit, crash_at_every_call, "acknowledged records are there"),
     (PlantedBug::SwallowFailedSync, producing, fail_at_every_call, "no gaps"),
 ];
 

@@ -165,7 +165,26 @@ pub(crate) fn stopping() -> Scenario {
     scenario.step("append", |world| world.append(&partition()))
 }
 
-const ALL: [fn() -> Scenario; 6] = [producing, removing, recreating, truncating, transactions, stopping];
+/// Batches over several segments, each on the disk when it is acknowledged; nothing else asks for a sync.
+pub(crate) fn group_commit() -> Scenario {
+    let mut scenario = Scenario::new("group commit", config())
+        .with_group_commit()
+        .step("create", |world| world.create(&partition(), TOPIC_ID))
+        .step("create", |world| world.create(&other(), Uuid([5; 16])));
+    for round in 0..3 {
+        for producer in 1..4 {
+            scenario = scenario.step("append", move |world| world.append_from(&partition(), producer));
+        }
+        scenario = scenario
+            .step("append", |world| world.append_in_transaction(&other(), 1))
+            .step("end", move |world| world.end_transaction(&other(), 1, round != 1))
+            .step("lead", move |world| world.assign_epoch(&partition(), round));
+    }
+    scenario.step("checkpoint", |world| world.checkpoint()).step("append", |world| world.append(&partition()))
+}
+
+const ALL: [fn() -> Scenario; 7] =
+    [producing, removing, recreating, truncating, transactions, stopping, group_commit];
 
 /// Enough places, or the scenario has lost its point.
 fn check_size(passed: &Passed) {
@@ -204,6 +223,11 @@ fn nothing_told_is_lost_at_any_crash_between_transactions() {
 #[test]
 fn nothing_told_is_lost_at_any_crash_while_a_store_stops() {
     crashes(stopping());
+}
+
+#[test]
+fn nothing_told_is_lost_at_any_crash_under_group_commit() {
+    crashes(group_commit());
 }
 
 #[test]

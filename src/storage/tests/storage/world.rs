@@ -2,7 +2,7 @@
 //! so that at any moment it is known which records must be there, which may be, and which must not.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 
 use bytes::Bytes;
 use klamm_model::{LeaderEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs, TopicPartition, Uuid};
@@ -72,6 +72,8 @@ pub(crate) struct World {
     pub(crate) model: Model,
     /// Whether a stop in order has failed: the process ends all the same.
     pub(crate) is_stopping: bool,
+    /// Whether each append waits until it is on the disk.
+    pub(crate) group_commit: bool,
     store: Option<LogStore>,
 }
 
@@ -85,7 +87,15 @@ struct Wish {
 
 impl World {
     pub(crate) fn new(disk: SimulatedDisk, config: LogConfig, settings: StoreSettings) -> World {
-        World { disk, config, settings, model: Model::default(), is_stopping: false, store: None }
+        World {
+            disk,
+            config,
+            settings,
+            model: Model::default(),
+            is_stopping: false,
+            group_commit: false,
+            store: None,
+        }
     }
 
     pub(crate) fn is_open(&self) -> bool {
@@ -107,6 +117,7 @@ impl World {
     /// Opens the store; a log that does not open is an error too.
     pub(crate) fn open(&mut self) -> Result<(), StorageError> {
         let store = LogStore::open(self.settings.clone())?;
+        store.set_group_commit(self.group_commit);
         let config = self.config.clone();
         let report = store.load(&|_| config.clone())?;
         self.store = Some(store);
@@ -241,7 +252,12 @@ impl World {
             Ok(_) => held.acknowledge(offset, rows),
             Err(_) => held.refused.extend(rows.into_iter().filter_map(|row| row.value)),
         }
-        result.map(|_| ())
+        if result?.flush_due.comes_before_answer(-1) {
+            flush_and_wait(&log)?;
+            let held = self.held(tp);
+            held.flushed = held.end();
+        }
+        Ok(())
     }
 
     /// Brings the log to the disk.
@@ -376,6 +392,13 @@ impl Held {
             self.rows.insert(at, row);
         }
     }
+}
+
+/// Waits for a sync as the acknowledgement of a record does.
+fn flush_and_wait(log: &Arc<Log>) -> Result<(), StorageError> {
+    let (done, flushed) = mpsc::channel();
+    log.flush_then(move |result| drop(done.send(result)));
+    flushed.recv().expect("whoever waits for a sync is told of its end")
 }
 
 fn batch(offset: Offset, rows: &[Row]) -> Batch {
