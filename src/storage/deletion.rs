@@ -120,6 +120,26 @@ pub(crate) fn rename_segment_files(
     Ok(renamed)
 }
 
+/// A name for what is set aside that nothing has yet: what an earlier recovery has set aside must stay, it may be
+/// the only copy. The second one is `….cut.1`.
+pub(crate) fn free_name(
+    disk: &dyn Disk,
+    directory: &Path,
+    base_offset: Offset,
+    suffix: &str,
+) -> Result<PathBuf, StorageError> {
+    let numbers = std::iter::once(String::new()).chain((1u64..).map(|number| format!(".{number}")));
+    for number in numbers {
+        let path = file_path(directory, base_offset, &format!("{suffix}{SET_ASIDE_SUFFIX}{number}"));
+        match disk.exists(&path) {
+            Ok(false) => return Ok(path),
+            Ok(true) => {}
+            Err(error) => return Err(StorageError::io(&path, "look for", &error)),
+        }
+    }
+    unreachable!("the numbers do not end")
+}
+
 /// Takes a segment out of its log but keeps its records, as `<base offset>.log.cut`. Returns where they are.
 pub(crate) fn set_segment_aside(
     disk: &dyn Disk,
@@ -127,7 +147,7 @@ pub(crate) fn set_segment_aside(
     base_offset: Offset,
 ) -> Result<PathBuf, StorageError> {
     let log = file_path(directory, base_offset, LOG_SUFFIX);
-    let kept = file_path(directory, base_offset, &format!("{LOG_SUFFIX}{SET_ASIDE_SUFFIX}"));
+    let kept = free_name(disk, directory, base_offset, LOG_SUFFIX)?;
     disk.rename(&log, &kept).map_err(|error| StorageError::io(&log, "set aside", &error))?;
     remove_segment_files(disk, directory, base_offset)?;
     Ok(kept)

@@ -5,6 +5,7 @@
 
 mod append;
 mod clean;
+mod gaps;
 mod leftovers;
 mod lookup;
 mod moving;

@@ -83,7 +83,7 @@ impl UncheckedLog {
             // What recovery finds as it would make it, it leaves.
             self.log.forget_what_recovery_makes(offset.min(self.from))?;
         }
-        let recovery = self.log.recover(self.from, progress)?;
+        let recovery = self.log.recover(self.from, self.recovery_point.unwrap_or(0), progress)?;
         if let Some(offset) = self.rewrite_from {
             self.log.rewrite_from(offset)?;
         }

@@ -1,5 +1,6 @@
 //! Recovery after an unclean stop: which batches are whole, and what they say.
 
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,6 +10,7 @@ use klamm_model::Offset;
 use klamm_records::{Batch, BatchHeader};
 
 use super::append::marker_of;
+use super::gaps::Gap;
 use super::{Log, Writer};
 use crate::error::{StorageError, StorageErrorKind};
 use crate::open_files::file_path;
@@ -35,11 +37,16 @@ pub(crate) type Progress<'a> = dyn Fn(u64) -> bool + 'a;
 /// How many bytes are checked between two looks at whether the recovery goes on.
 const STEP_BYTES: u64 = 1 << 20;
 
-/// Where a segment ends in bytes that are no batch.
-struct Wreck {
-    problem: String,
-    /// Where the rest was copied to, if there are whole batches in it.
-    kept: Option<PathBuf>,
+/// Why the log must end with a segment.
+enum Wreck {
+    /// The segment ends in bytes that are no batch.
+    NoBatch {
+        problem: String,
+        /// Where the rest was copied to, if there are whole batches in it.
+        kept: Option<PathBuf>,
+    },
+    /// These offsets are missing before the next segment.
+    Lost(Range<Offset>),
 }
 
 impl Log {
@@ -51,7 +58,13 @@ impl Log {
 
     /// Checks all batches from the segment that holds the offset on, cuts the log at the first one that is not
     /// whole, and makes indexes, leader epochs and producer states anew from what is left.
-    pub(super) fn recover(&self, from: Offset, progress: &Progress<'_>) -> Result<Recovery, StorageError> {
+    /// `recovery_point` is what was on the disk before the stop; `from` may be below it.
+    pub(super) fn recover(
+        &self,
+        from: Offset,
+        recovery_point: Offset,
+        progress: &Progress<'_>,
+    ) -> Result<Recovery, StorageError> {
         let mut writer = self.writer.lock();
         let segments = self.segments.load_full();
         let first = first_to_recover(&segments, from);
@@ -69,7 +82,7 @@ impl Log {
                 None => segment.trim()?,
             }
             if wreck.is_none() {
-                wreck = next.filter(|next| *next > from).and_then(|next| self.find_gap(segment, next));
+                wreck = self.find_loss(&segments, index, recovery_point)?;
             }
             recovery.segments += 1;
             recovery.scanned_bytes += segment.size();
@@ -79,7 +92,7 @@ impl Log {
                 "checked segment {} of {}", index + 1 - first, segments.len() - first
             );
             if let Some(wreck) = wreck {
-                self.tell_of_cut(segment, size, &wreck);
+                self.tell_of_cut(segment, size, &wreck, &segments[index + 1..]);
                 break;
             }
             if let Some(next) = next {
@@ -96,20 +109,38 @@ impl Log {
         Ok(recovery)
     }
 
-    fn tell_of_cut(&self, segment: &LogSegment, size: u64, wreck: &Wreck) {
-        let (path, cut_bytes, problem) = (segment.path(), size - segment.size(), &wreck.problem);
-        match &wreck.kept {
-            None => tracing::warn!(
-                partition = %self.topic_partition, segment = %path.display(), position = segment.size(), cut_bytes,
-                problem, "the segment ends in bytes that are no batch, as after a stop in the middle of a write; \
-                they are cut off, and what follows them is set aside"
+    fn tell_of_cut(&self, segment: &LogSegment, size: u64, wreck: &Wreck, behind: &[Arc<LogSegment>]) {
+        let (path, cut_bytes) = (segment.path(), size - segment.size());
+        let (partition, position) = (&self.topic_partition, segment.size());
+        let bytes_behind: u64 = behind.iter().map(|segment| segment.size()).sum();
+        let end_offset = self.producers.lock().end_offset();
+        match wreck {
+            Wreck::NoBatch { problem, kept: None } if bytes_behind == 0 => tracing::warn!(
+                %partition, segment = %path.display(), position, cut_bytes, problem, end_offset,
+                "the segment ends in bytes that are no batch, as after a stop in the middle of a write; they are \
+                 cut off"
             ),
-            Some(kept) => tracing::error!(
-                partition = %self.topic_partition, segment = %path.display(), position = segment.size(), cut_bytes,
-                problem, kept = %kept.display(), "the segment is damaged in its middle: whole batches stand \
-                behind the damage. The log ends before it now, and what follows it was kept; check the disk, \
-                and take the records from there or from another replica"
+            Wreck::NoBatch { problem, kept: None } => tracing::error!(
+                %partition, segment = %path.display(), position, cut_bytes, problem, end_offset, bytes_behind,
+                "the segment ends in bytes that are no batch, and later segments follow. The log ends before them \
+                 now; they are out of service and kept beside the log. Check the disk, and take the records from \
+                 there or from another replica"
             ),
+            Wreck::NoBatch { problem, kept: Some(kept) } => tracing::error!(
+                %partition, segment = %path.display(), position, cut_bytes, problem, end_offset, bytes_behind,
+                kept = %kept.display(), "the segment is damaged in its middle: whole batches stand behind the \
+                 damage. The log ends before it now, and what follows it was kept; check the disk, and take the \
+                 records from there or from another replica"
+            ),
+            Wreck::Lost(gap) => {
+                let problem = format!("the records from {} to {} are missing", gap.start, gap.end - 1);
+                tracing::error!(
+                    %partition, segment = %path.display(), position, problem, bytes_behind,
+                    "records between this segment and the next were not yet on the disk when the machine stopped. \
+                     The log ends before them now; what was written behind them is out of service and kept beside \
+                     the log"
+                );
+            }
         }
     }
 
@@ -123,22 +154,41 @@ impl Log {
                 &self.dir,
                 segment.base_offset(),
             )?;
-            tracing::warn!(
-                partition = %self.topic_partition, base_offset = segment.base_offset(), kept = %kept.display(),
-                "a segment behind the cut is set aside; it can be removed when nobody misses its records"
+            tracing::error!(
+                partition = %self.topic_partition, base_offset = segment.base_offset(), bytes = segment.size(),
+                kept = %kept.display(), "the records of a segment behind the cut are out of service; the file may \
+                 be their only copy: remove it only when they are found elsewhere or not needed"
             );
         }
         Ok(bytes)
     }
 
-    /// After a power cut the end of a segment can be missing although a later one is there: the system writes
-    /// them back in any order. Only a cleaner makes gaps that mean nothing, and what lies below the recovery point
-    /// was on the disk, so a gap there is a cleaner's work.
-    fn find_gap(&self, segment: &LogSegment, next_base: Offset) -> Option<Wreck> {
-        let end_offset = self.producers.lock().end_offset();
-        let is_gap = end_offset < next_base && segment.can_hold(next_base) && !self.config().cleanup.compact;
-        let problem = || format!("the records from {end_offset} to {} are missing", next_base - 1);
-        is_gap.then(|| Wreck { problem: problem(), kept: None })
+    /// The gap behind a segment that was just checked, if the stop has certainly made it. One that it may have made
+    /// is told of, and stays.
+    fn find_loss(
+        &self,
+        segments: &[Arc<LogSegment>],
+        index: usize,
+        recovery_point: Offset,
+    ) -> Result<Option<Wreck>, StorageError> {
+        let Some(next) = segments.get(index + 1).map(|next| next.base_offset()) else { return Ok(None) };
+        let gap = self.producers.lock().end_offset()..next;
+        if gap.is_empty() || !segments[index].can_hold(next) {
+            return Ok(None);
+        }
+        match self.judge_gap(segments, &gap, recovery_point)? {
+            Gap::Legal => Ok(None),
+            Gap::Lost => Ok(Some(Wreck::Lost(gap))),
+            Gap::Doubtful => {
+                tracing::error!(
+                    partition = %self.topic_partition, segment = %segments[index].path().display(),
+                    "there are no records from {} to {} behind this segment. The log was compacted once, which \
+                     explains it, but a power cut may have taken them; all other records are served. If records \
+                     are missing, take them from another replica or their producer", gap.start, gap.end - 1
+                );
+                Ok(None)
+            }
+        }
     }
 
     /// Returns what is wrong with the first batch that is not whole, if there is one.
@@ -190,7 +240,7 @@ impl Log {
             Some(problem) => {
                 let found = walk.find_behind(segment.size(), producers.end_offset())?;
                 let kept = found.map(|found| self.keep_rest(segment, &*file, size, &found)).transpose()?;
-                Some(Wreck { problem, kept })
+                Some(Wreck::NoBatch { problem, kept })
             }
         };
         drop(producers);
@@ -213,9 +263,10 @@ impl Log {
         found: &Found,
     ) -> Result<PathBuf, StorageError> {
         let from = segment.size();
-        let kept = file_path(&self.dir, segment.base_offset(), &format!(".{from}{LOG_SUFFIX}.cut"));
-        let failed = |error| StorageError::io(&kept, "keep what follows a damaged batch in", &error);
         let disk = &*self.environment.disk;
+        let suffix = format!(".{from}{LOG_SUFFIX}");
+        let kept = crate::deletion::free_name(disk, &self.dir, segment.base_offset(), &suffix)?;
+        let failed = |error| StorageError::io(&kept, "keep what follows a damaged batch in", &error);
         let copy = disk.open(&kept, OpenMode::CreateOrOpen).map_err(failed)?;
         copy.set_len(0).map_err(failed)?;
         let mut buffer = vec![0; STEP_BYTES as usize];

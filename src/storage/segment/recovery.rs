@@ -75,6 +75,29 @@ impl LogSegment {
         Ok(next)
     }
 
+    /// Whether a cleaner, or a leader that had been cleaned, has left its traces: offsets without a record among
+    /// those of the segment. Stops where the bytes are no batch.
+    pub(crate) fn has_gaps(&self) -> Result<bool, StorageError> {
+        let (file, path) = (self.file()?, self.path());
+        let mut walk = Walk::new(&*file, &path, 0, self.size());
+        let mut expected = self.base_offset;
+        loop {
+            let header = match walk.next_head() {
+                Ok(Some(found)) => found.header,
+                Ok(None) => return Ok(false),
+                Err(error) if error.is_of_content() => return Ok(false),
+                Err(error) => return Err(error),
+            };
+            let tells_first_offset = header.magic >= 2 || !header.is_compressed();
+            let is_thinned =
+                header.magic >= 2 && i64::from(header.record_count) < i64::from(header.last_offset_delta) + 1;
+            if is_thinned || (tells_first_offset && header.base_offset > expected) {
+                return Ok(true);
+            }
+            expected = header.next_offset();
+        }
+    }
+
     /// Whether the files agree that the log may end at this offset, without reading the log: a cheap check of
     /// what a checkpoint says.
     pub(crate) fn may_end_at(&self, end_offset: Offset) -> Result<bool, StorageError> {

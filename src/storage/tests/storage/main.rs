@@ -20,6 +20,7 @@ mod every_call;
 mod faults;
 mod fixtures;
 mod group_commit;
+mod gaps;
 mod invariants;
 mod moves;
 #[cfg(debug_assertions)]
