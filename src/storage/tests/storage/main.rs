@@ -19,8 +19,8 @@ mod directories;
 mod every_call;
 mod faults;
 mod fixtures;
-mod group_commit;
 mod gaps;
+mod group_commit;
 mod invariants;
 mod moves;
 #[cfg(debug_assertions)]
