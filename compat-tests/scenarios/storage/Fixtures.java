@@ -159,11 +159,11 @@ public class Fixtures {
 
   static void newConsumer(List<Fixture> all) throws Exception {
     var read = consume(all, "read_uncommitted");
-    for (Fixture f : all) same(f.name, read.getOrDefault(f.partition(), List.of()), f.lines());
+    for (Fixture f : all) same(f.name, read.getOrDefault(f.partition(), List.of()), asNewSees(f.lines()));
     System.out.println("the current consumer read " + read.values().stream().mapToInt(List::size).sum() + " records");
     var committed = all.stream().filter(f -> Files.exists(FIXTURES.resolve(f.name + ".expected-read-committed.jsonl"))).toList();
     read = consume(committed, "read_committed");
-    for (Fixture f : committed) same(f.name + " read_committed", read.getOrDefault(f.partition(), List.of()), Files.readAllLines(FIXTURES.resolve(f.name + ".expected-read-committed.jsonl")));
+    for (Fixture f : committed) same(f.name + " read_committed", read.getOrDefault(f.partition(), List.of()), asNewSees(Files.readAllLines(FIXTURES.resolve(f.name + ".expected-read-committed.jsonl"))));
     System.out.println("read_committed in " + committed.size() + " partitions: " + read.values().stream().mapToInt(List::size).sum() + " records");
   }
 
@@ -220,11 +220,15 @@ public class Fixtures {
       Path file = out.resolve(f.topic);
       List<String> seen = Files.exists(file) ? Files.readAllLines(file) : List.of();
       List<String> wanted = f.lines().stream().map(l -> asOldSees(l, magic)).toList();
-      if (f.records.stream().anyMatch(Expected::control)) wanted = wanted.subList(0, Math.min(seen.size(), wanted.size()));
       same(f.name + " by " + version, seen.stream().map(l -> l.replaceAll(",\"headers\":.*", "")).toList(), wanted);
       count += seen.size();
     }
     System.out.println("the client of " + version + " read " + count + " records in " + readable.size() + " partitions");
+  }
+
+  /** Klamm sends no V0 and V1 to current clients but V2, which knows no records without a kind of timestamp. */
+  static List<String> asNewSees(List<String> lines) {
+    return AGAINST.equals("klamm") ? lines.stream().map(l -> l.replace("\"NoTimestampType\"", "\"CreateTime\"")).toList() : lines;
   }
 
   static String asOldSees(String line, int magic) {
