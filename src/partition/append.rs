@@ -11,7 +11,7 @@ use klamm_storage::{FlushDue, Log, ProducerState, StorageError, StorageErrorKind
 use tokio::sync::oneshot;
 
 use crate::sequence::{self, Refusal, Verdict};
-use crate::transactions::VerificationGuard;
+use crate::verifications::VerificationGuard;
 use crate::{Partition, Role};
 
 pub use klamm_records::Origin;
@@ -132,7 +132,7 @@ impl Partition {
         }
         let appended = self.append_batches(&batches, &rules)?;
         for batch in batches.iter().filter(|batch| batch.header.is_transactional()) {
-            self.transaction_began(batch.header.producer_id);
+            self.transaction_began(batch.header.producer_id, batch.header.producer_epoch);
         }
         Ok(appended)
     }

@@ -14,6 +14,7 @@ mod read;
 mod sequence;
 mod settings;
 mod transactions;
+mod verifications;
 mod waiters;
 mod watermarks;
 
@@ -33,12 +34,13 @@ pub use look_up::{FoundTimestamp, LookUp, LookUpError};
 pub use moving::Copied;
 pub use read::{PartitionRead, ReadError, ReadOptions, Reader};
 pub use settings::PartitionSettings;
-pub use transactions::{TransactionMarker, Verification, VerificationGuard};
+pub use transactions::{TransactionMarker, Verification};
+pub use verifications::VerificationGuard;
 pub use watermarks::PartitionOffsets;
 
 use leader::LeaderState;
 use moving::Moving;
-use transactions::Verifications;
+use verifications::Verifications;
 use waiters::Waiters;
 use watermarks::Watermarks;
 

@@ -4,9 +4,6 @@
 //! and no end of a transaction of this producer came between the question and the append. A guard, unique to
 //! the question, tells. From the first append to the marker, the open transaction itself tells.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Weak};
-
 use klamm_model::{LeaderEpoch, ProducerEpoch, ProducerId};
 use klamm_records::control::EndTxnMarker;
 use klamm_records::{AppendRules, BatchHeader, validate_for_append};
@@ -14,6 +11,7 @@ use klamm_storage::ProducerState;
 
 use crate::Partition;
 use crate::append::{AppendError, AppendOptions, Appended, Origin};
+use crate::verifications::VerificationGuard;
 
 /// Produce's newest version, whose rules a marker follows.
 const PRODUCE_VERSION: i16 = 13;
@@ -36,21 +34,6 @@ pub struct TransactionMarker {
     pub transaction_version: i8,
 }
 
-/// Shows to [`Partition::append_as_leader`] that the coordinator was asked. Worth nothing once a marker of the
-/// producer was written.
-#[derive(Clone, Debug)]
-pub struct VerificationGuard(Arc<Question>);
-
-/// What is asked of the coordinator.
-#[derive(Debug)]
-struct Question {
-    epoch: ProducerEpoch,
-    /// The first sequence that was seen of this transaction.
-    lowest_sequence: i32,
-    /// Whether the broker adds the partition to the transaction, for producers that do not do so themselves.
-    is_implicit: bool,
-}
-
 /// Whether a producer may append to a transaction.
 #[derive(Clone, Debug)]
 pub enum Verification {
@@ -58,34 +41,6 @@ pub enum Verification {
     Ongoing,
     /// The coordinator has to be asked; the guard goes into the append.
     Needed(VerificationGuard),
-}
-
-/// The questions that are under way, by producer. One that nobody holds any more is forgotten.
-#[derive(Default)]
-pub(crate) struct Verifications {
-    by_producer: BTreeMap<ProducerId, Weak<Question>>,
-}
-
-impl Verifications {
-    fn begin(&mut self, producer: ProducerId, question: Question) -> VerificationGuard {
-        let known = self.by_producer.get(&producer).and_then(Weak::upgrade);
-        if let Some(known) = known.filter(|known| known.epoch == question.epoch) {
-            return VerificationGuard(known);
-        }
-        self.by_producer.retain(|_, question| question.strong_count() > 0);
-        let question = Arc::new(question);
-        self.by_producer.insert(producer, Arc::downgrade(&question));
-        VerificationGuard(question)
-    }
-
-    fn end(&mut self, producer: ProducerId) {
-        self.by_producer.remove(&producer);
-    }
-
-    fn holds(&self, producer: ProducerId, guard: &VerificationGuard) -> bool {
-        let current = self.by_producer.get(&producer).and_then(Weak::upgrade);
-        current.is_some_and(|current| Arc::ptr_eq(&current, &guard.0))
-    }
 }
 
 impl Partition {
@@ -101,8 +56,14 @@ impl Partition {
         if is_open(self.log().producer(producer).as_ref(), epoch) {
             return Verification::Ongoing;
         }
-        let question = Question { epoch, lowest_sequence: base_sequence, is_implicit };
-        Verification::Needed(self.verifications.lock().begin(producer, question))
+        let now = self.clock.monotonic();
+        let guard = self.verifications.lock().begin(now, (producer, epoch), base_sequence, is_implicit);
+        Verification::Needed(guard)
+    }
+
+    /// Whether a guard still lets an append in: whether no end of a transaction of its producer came since.
+    pub fn is_valid(&self, guard: &VerificationGuard) -> bool {
+        self.verifications.lock().is_valid(guard)
     }
 
     /// Whether a producer has any transaction open here.
@@ -136,7 +97,7 @@ impl Partition {
         {
             return Ok(None);
         }
-        self.verifications.lock().end(marker.producer_id);
+        self.verifications.lock().end(marker.producer_id, marker.producer_epoch);
         // A transaction that was begun before its topic got an older format has to end all the same.
         let rules = AppendRules { target_magic: 2, ..self.append_rules(leader_epoch, &options) };
         let control = EndTxnMarker { commit: marker.is_commit, coordinator_epoch: marker.coordinator_epoch };
@@ -157,15 +118,14 @@ impl Partition {
         if is_open(known, batch.producer_epoch) {
             return Ok(());
         }
-        let guard = guard.filter(|guard| {
-            guard.0.epoch == batch.producer_epoch && self.verifications.lock().holds(producer, guard)
-        });
-        let Some(VerificationGuard(question)) = guard else {
+        let verifications = self.verifications.lock();
+        let verified = guard.and_then(|guard| verifications.check(producer, batch.producer_epoch, guard));
+        let Some(verified) = verified else {
             return Err(AppendError::NoTransaction { producer });
         };
         // An earlier batch of the transaction was seen and is not here, so this one comes too early.
-        let is_early = batch.base_sequence > question.lowest_sequence
-            || (question.is_implicit && known.is_none() && batch.base_sequence > 0);
+        let is_early = batch.base_sequence > verified.lowest_sequence
+            || (verified.is_implicit && known.is_none() && batch.base_sequence > 0);
         if is_early {
             return Err(AppendError::OutOfOrderSequence { producer, found: batch.base_sequence, last: -1 });
         }
@@ -173,8 +133,8 @@ impl Partition {
     }
 
     /// The first batch of a transaction is appended: from now on the open transaction tells.
-    pub(crate) fn transaction_began(&self, producer: ProducerId) {
-        self.verifications.lock().end(producer);
+    pub(crate) fn transaction_began(&self, producer: ProducerId, epoch: ProducerEpoch) {
+        self.verifications.lock().end(producer, epoch);
     }
 }
 

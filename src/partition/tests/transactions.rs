@@ -159,6 +159,69 @@ fn two_first_batches_in_flight_share_the_question() {
     assert_eq!(leader.append(batch(0, 1, true), Some(second)), Ok(1));
 }
 
+/// Batch 0 was refused because the partition was not part of the transaction yet; now it is, and batch 5 is here
+/// first. Observed on Kafka 4.4.0.
+#[test]
+fn a_batch_whose_question_failed_still_comes_before_the_next_one() {
+    let leader = leader();
+    drop(leader.guard(0, 0));
+    let guard = leader.guard(0, 5);
+    assert_eq!(leader.append(batch(0, 5, true), Some(guard)), Err(ErrorCode::OutOfOrderSequenceNumber));
+    let guard = leader.guard(0, 0);
+    assert_eq!(leader.append(batch(0, 0, true), Some(guard)), Ok(0));
+    assert_eq!(leader.append(batch(0, 1, true), None), Ok(1));
+    // The next transaction knows nothing of it.
+    assert_eq!(leader.end(old_marker(0, 0, true)), Ok(Some(2)));
+    let guard = leader.guard(0, 2);
+    assert_eq!(leader.append(batch(0, 2, true), Some(guard)), Ok(3));
+}
+
+#[test]
+fn a_later_question_about_an_earlier_batch_moves_the_beginning() {
+    let leader = leader();
+    let second = leader.guard(0, 1);
+    let first = leader.guard(0, 0);
+    assert_eq!(leader.append(batch(0, 1, true), Some(second)), Err(ErrorCode::OutOfOrderSequenceNumber));
+    assert_eq!(leader.append(batch(0, 0, true), Some(first)), Ok(0));
+}
+
+/// Neither a zombie nor a stray with an epoch of the future takes the rightful producer's guard away.
+#[test]
+fn other_epochs_do_not_disturb_a_question() {
+    let leader = leader();
+    let guard = leader.guard(2, 0);
+    let zombie = leader.guard(1, 0);
+    drop(leader.guard(3, 0));
+    assert_eq!(leader.append(batch(2, 0, true), Some(zombie.clone())), Err(ErrorCode::InvalidTxnState));
+    // The zombie's own transaction was found open before it was fenced; its late end is none of epoch 2.
+    assert_eq!(leader.append(batch(1, 0, true), Some(zombie)), Ok(0));
+    assert_eq!(leader.end(old_marker(1, 0, false)), Ok(Some(1)));
+    assert_eq!(leader.append(batch(2, 0, true), Some(guard)), Ok(2));
+}
+
+#[test]
+fn a_guard_tells_whether_it_is_worth_anything() {
+    let leader = leader();
+    let before = leader.guard(1, 0);
+    assert!(leader.partition.is_valid(&before));
+    assert_eq!(leader.end(marker(1, true)), Ok(Some(0)));
+    assert!(!leader.partition.is_valid(&before));
+    assert!(leader.partition.is_valid(&leader.guard(1, 0)));
+}
+
+/// Producers whose questions fail are remembered for the order of their batches, but not any number of them; one
+/// that waits for its answer is never forgotten.
+#[test]
+fn a_flood_of_failing_producers_takes_no_guard_away() {
+    let leader = leader();
+    let guard = leader.guard(0, 0);
+    for other in 0..5000 {
+        let producer = ProducerId(1000 + other);
+        drop(leader.partition.verify_transaction(producer, ProducerEpoch(0), 0, false));
+    }
+    assert_eq!(leader.append(batch(0, 0, true), Some(guard)), Ok(0));
+}
+
 #[test]
 fn a_producer_that_raises_its_epoch_begins_each_transaction_with_sequence_0() {
     let leader = leader();
