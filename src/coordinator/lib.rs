@@ -20,7 +20,7 @@ mod settings;
 pub mod transaction;
 mod transaction_coordinator;
 
-pub use api::Question;
+pub use api::{Question, Repeats};
 pub use coordinator::{Client, GroupCoordinator, GroupEnvironment};
 pub use settings::{GroupSettings, TransactionSettings};
 pub use transaction_coordinator::{TransactionCoordinator, TransactionEnvironment};

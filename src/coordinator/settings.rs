@@ -80,10 +80,6 @@ pub struct TransactionSettings {
     pub request_timeout_ms: i32,
     /// Bytes of records that go into one append
     pub append_bytes_max: i32,
-    /// `add.partitions.to.txn.retry.backoff.ms`: between two attempts to add a partition for a producer
-    pub add_partitions_retry_backoff_ms: i32,
-    /// `add.partitions.to.txn.retry.backoff.max.ms`: how long is tried
-    pub add_partitions_retry_backoff_max_ms: i32,
 }
 
 impl TransactionSettings {
@@ -109,8 +105,6 @@ impl Default for TransactionSettings {
             queued_max_requests: 500,
             request_timeout_ms: 30_000,
             append_bytes_max: 1_048_588,
-            add_partitions_retry_backoff_ms: 20,
-            add_partitions_retry_backoff_max_ms: 100,
         }
     }
 }

@@ -170,8 +170,6 @@ fn transaction_settings(config: &BrokerConfig) -> TransactionSettings {
         load_buffer_size: config.transaction_state_log_load_buffer_size,
         queued_max_requests: config.queued_max_requests,
         request_timeout_ms: config.request_timeout_ms,
-        add_partitions_retry_backoff_ms: config.add_partitions_to_txn_retry_backoff_ms,
-        add_partitions_retry_backoff_max_ms: config.add_partitions_to_txn_retry_backoff_max_ms,
         ..TransactionSettings::default()
     }
 }

@@ -46,8 +46,9 @@ pub(crate) async fn write_all(context: Weak<Context>, markers: WriteMarkers) {
         }
         left = failed;
         if left.is_empty() {
-            match context.transactions.markers_written(producer.clone()).await {
-                Ok(()) | Err(ErrorCode::NotCoordinator | ErrorCode::CoordinatorLoadInProgress) => return,
+            let epoch = LeaderEpoch(coordinator_epoch);
+            match context.transactions.markers_written(producer.clone(), epoch).await {
+                Ok(()) => return,
                 Err(error) => tracing::warn!(
                     transactional_id = producer.transactional_id,
                     %error,

@@ -21,7 +21,7 @@ impl GroupCoordinator {
         request: DescribeGroupsRequest,
     ) -> DescribeGroupsResponse {
         let mut response = DescribeGroupsResponse::default();
-        let mut repeats = Repeats::new();
+        let mut repeats = Repeats::default();
         for group in request.groups {
             let described = self.describe_group(client.api_version, group.clone());
             response.groups.extend(repeats.answer(group, described, bytes_of).await);

@@ -14,6 +14,7 @@ use klamm_model::ErrorCode;
 
 use crate::group::Reply;
 
+pub use repeats::Repeats;
 pub use transactions::Question;
 
 /// The error of a reply that is not of the kind that was asked for.

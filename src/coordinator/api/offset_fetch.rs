@@ -23,7 +23,7 @@ impl GroupCoordinator {
         let version = client.api_version;
         if version >= FIRST_VERSION_WITH_GROUPS {
             let mut response = OffsetFetchResponse::default();
-            let mut repeats = Repeats::new();
+            let mut repeats = Repeats::default();
             for group in request.groups {
                 let group_id = group.group_id.clone();
                 let fetched = self.fetch_group(version, group, request.require_stable);

@@ -1,4 +1,4 @@
-//! Groups that one request names more than once.
+//! What one request names more than once: a group, a transactional id, a partition.
 //!
 //! Apache Kafka answers each as often as it is named. A name takes three bytes and its answer may take
 //! megabytes, so that one request could fill the memory: here repeats are answered up to a bound, and left out
@@ -10,25 +10,27 @@ use std::collections::BTreeSet;
 const BYTES_MAX: usize = 1024 * 1024;
 
 /// Counts what is answered again.
-pub(super) struct Repeats {
-    answered: BTreeSet<String>,
+pub struct Repeats<K> {
+    answered: BTreeSet<K>,
     bytes_left: usize,
 }
 
-impl Repeats {
-    pub(super) fn new() -> Repeats {
+impl<K: Ord> Default for Repeats<K> {
+    fn default() -> Repeats<K> {
         Repeats { answered: BTreeSet::new(), bytes_left: BYTES_MAX }
     }
+}
 
-    /// The answer for a group, unless it was answered before and the bound is reached. `bytes_of` tells how much
-    /// memory an answer takes.
-    pub(super) async fn answer<A>(
+impl<K: Ord> Repeats<K> {
+    /// The answer for what was named, unless it was answered before and the bound is reached. `bytes_of` tells how
+    /// much memory an answer takes.
+    pub async fn answer<A>(
         &mut self,
-        group: String,
+        named: K,
         answer: impl Future<Output = A>,
         bytes_of: impl FnOnce(&A) -> usize,
     ) -> Option<A> {
-        if self.answered.insert(group) {
+        if self.answered.insert(named) {
             return Some(answer.await);
         }
         if self.bytes_left == 0 {

@@ -1,5 +1,8 @@
 //! DescribeTransactions and ListTransactions.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use klamm_model::ErrorCode;
 use klamm_protocol::messages::describe_transactions::{
     DescribeTransactionsRequest, DescribeTransactionsResponse, TransactionState,
@@ -17,7 +20,7 @@ impl TransactionCoordinator {
         request: DescribeTransactionsRequest,
     ) -> DescribeTransactionsResponse {
         let mut response = DescribeTransactionsResponse::default();
-        let mut repeats = Repeats::new();
+        let mut repeats = Repeats::default();
         for id in request.transactional_ids {
             let described = self.describe(id.clone());
             response.transaction_states.extend(repeats.answer(id, described, bytes_of).await);
@@ -43,8 +46,10 @@ impl TransactionCoordinator {
         let is_known = |name: &String| {
             State::PASSING.contains(&&**name) || State::ALL.iter().any(|state| state.name() == name)
         };
+        // A name that is given very often is kept, looked up and told once.
+        let states: BTreeSet<String> = request.state_filters.into_iter().collect();
         let unknown_state_filters: Vec<String> =
-            request.state_filters.iter().filter(|name| !is_known(name)).cloned().collect();
+            states.iter().filter(|name| !is_known(name)).cloned().collect();
         let mailboxes = match self.mailboxes.loaded() {
             Ok(mailboxes) => mailboxes,
             Err(error) => {
@@ -53,8 +58,8 @@ impl TransactionCoordinator {
             }
         };
         let filter = Filter {
-            states: request.state_filters,
-            producer_ids: request.producer_id_filters,
+            states: Arc::new(states),
+            producer_ids: Arc::new(request.producer_id_filters.into_iter().collect()),
             longer_than_ms: request.duration_filter,
         };
         let mut response = ListTransactionsResponse { unknown_state_filters, ..Default::default() };

@@ -1,11 +1,11 @@
 //! InitProducerId with a transactional id, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, and the questions that a
 //! broker asks before it appends.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use klamm_metadata::Image;
-use klamm_model::{ErrorCode, ProducerEpoch, ProducerId, topic_name};
+use klamm_model::{ErrorCode, LeaderEpoch, ProducerEpoch, ProducerId, topic_name};
 use klamm_protocol::messages::add_offsets_to_txn::AddOffsetsToTxnRequest;
 use klamm_protocol::messages::add_partitions_to_txn::{
     AddPartitionsToTxnPartitionResult, AddPartitionsToTxnRequest, AddPartitionsToTxnResponse,
@@ -140,10 +140,13 @@ impl TransactionCoordinator {
             false => TransactionVersion::OLD,
         };
         match self.answer(producer, partitions, question, client).await {
-            Ok(errors) => results(&topics, |topic, index| {
-                let found = errors.iter().find(|(name, one, _)| &**name == topic && *one == index);
-                found.map_or(ErrorCode::None, |(_, _, error)| *error)
-            }),
+            Ok(errors) => {
+                let errors: BTreeMap<(&str, i32), ErrorCode> =
+                    errors.iter().map(|(name, index, error)| ((&**name, *index), *error)).collect();
+                results(&topics, |topic, index| {
+                    errors.get(&(topic, index)).copied().unwrap_or(ErrorCode::None)
+                })
+            }
             Err(error) => {
                 let error = for_version(error, version, FIRST_ADD_WITH_FENCED);
                 results(&topics, |_, _| error)
@@ -171,27 +174,14 @@ impl TransactionCoordinator {
         }
     }
 
-    /// Answers a broker's question: the errors of the partitions that have one, or the error of all. An addition
-    /// is tried again for a short time while the last transaction of the producer is being ended.
+    /// Answers a broker's question: the errors of the partitions that have one, or the error of all.
     pub async fn answer_broker(
         &self,
         producer: Producer,
         partitions: Partitions,
         question: Question,
     ) -> Result<Vec<(Arc<str>, i32, ErrorCode)>, ErrorCode> {
-        let pause_ms = u64::try_from(self.settings.add_partitions_retry_backoff_ms).unwrap_or(1).max(1);
-        let mut left_ms = u64::try_from(self.settings.add_partitions_retry_backoff_max_ms).unwrap_or(0);
-        loop {
-            let version = TransactionVersion::NEW;
-            let answered = self.answer(producer.clone(), partitions.clone(), question, version).await;
-            let is_final = question == Question::Verify || answered != Err(ErrorCode::ConcurrentTransactions);
-            if is_final || left_ms == 0 {
-                return answered;
-            }
-            let pause = pause_ms.min(left_ms);
-            left_ms -= pause;
-            tokio::time::sleep(Duration::from_millis(pause)).await;
-        }
+        self.answer(producer, partitions, question, TransactionVersion::NEW).await
     }
 
     async fn answer(
@@ -248,12 +238,17 @@ impl TransactionCoordinator {
         }
     }
 
-    /// All markers of a transaction stand in their partitions. An error says that this could not be noted:
-    /// NOT_COORDINATOR and COORDINATOR_LOAD_IN_PROGRESS that another will write them all again.
-    pub async fn markers_written(&self, producer: Producer) -> Result<(), ErrorCode> {
+    /// All markers of a transaction stand in their partitions. Returns when this is noted, or if this node is not
+    /// the coordinator in that epoch any more: the next one writes them all again.
+    ///
+    /// # Errors
+    /// It could not be noted and has to be tried again, or the transaction would never be over. A full disk answers
+    /// NOT_COORDINATOR too, so that only the leadership itself tells whether there is somebody else to do it.
+    pub async fn markers_written(&self, producer: Producer, epoch: LeaderEpoch) -> Result<(), ErrorCode> {
         let transactional_id = producer.transactional_id.clone();
         match self.ask(&transactional_id, Request::MarkersWritten { producer }).await {
             Reply::Done => Ok(()),
+            _ if !self.leads(&transactional_id, epoch) => Ok(()),
             other => Err(refused(&other)),
         }
     }

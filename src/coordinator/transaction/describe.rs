@@ -32,7 +32,7 @@ impl TransactionShard {
     pub(super) fn list(&self, now: Now, filter: &Filter) -> Vec<list_transactions::TransactionState> {
         let matching = self.transactions.iter().filter(|(_, transaction)| {
             let is_long = now.wall_ms.saturating_sub(transaction.start_ms) > filter.longer_than_ms;
-            let has_state = || filter.states.iter().any(|name| name == transaction.state.name());
+            let has_state = || filter.states.contains(transaction.state.name());
             (filter.producer_ids.is_empty() || filter.producer_ids.contains(&transaction.producer_id.0))
                 && (filter.states.is_empty() || has_state())
                 && (filter.longer_than_ms < 0 || is_long)

@@ -62,10 +62,10 @@ pub struct End {
 /// Which transactions are listed. Empty filters take all.
 #[derive(Clone, Default, Debug)]
 pub struct Filter {
-    /// Names of states.
-    pub states: Vec<String>,
-    /// Ids of producers.
-    pub producer_ids: Vec<i64>,
+    /// Names of states; all if empty.
+    pub states: Arc<BTreeSet<String>>,
+    /// Ids of producers; all if empty.
+    pub producer_ids: Arc<BTreeSet<i64>>,
     /// Only those that have run for longer, in milliseconds; all if negative.
     pub longer_than_ms: i64,
 }

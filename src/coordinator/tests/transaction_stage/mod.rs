@@ -277,8 +277,8 @@ fn request(words: &Words<'_>) -> Request {
         "written" => Request::MarkersWritten { producer: named() },
         "describe" => Request::Describe { transactional_id },
         "list" => Request::List(Filter {
-            states: list("states"),
-            producer_ids: list("ids").iter().map(|id| id.parse().expect("an id")).collect(),
+            states: Arc::new(list("states").into_iter().collect()),
+            producer_ids: Arc::new(list("ids").iter().map(|id| id.parse().expect("an id")).collect()),
             longer_than_ms: words.number("longer", -1),
         }),
         name => panic!("no command {name}"),
