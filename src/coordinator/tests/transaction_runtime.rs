@@ -98,14 +98,13 @@ async fn ask(
     verify_only: bool,
     partitions: Vec<i32>,
 ) -> Vec<i16> {
-    let topics = vec![AddPartitionsToTxnTopic { name: "t".to_owned(), partitions, ..Default::default() }];
+    let topics = vec![AddPartitionsToTxnTopic { name: "t".to_owned(), partitions }];
     let transaction = AddPartitionsToTxnTransaction {
         transactional_id: producer.transactional_id.clone(),
         producer_id: producer.id.0,
         producer_epoch: producer.epoch.0,
         verify_only,
         topics,
-        ..Default::default()
     };
     let request = AddPartitionsToTxnRequest { transactions: vec![transaction], ..Default::default() };
     let response = coordinator.add_partitions(4, request).await;
@@ -114,8 +113,7 @@ async fn ask(
 }
 
 async fn state(coordinator: &TransactionCoordinator) -> String {
-    let request =
-        DescribeTransactionsRequest { transactional_ids: vec![ID.to_owned()], ..Default::default() };
+    let request = DescribeTransactionsRequest { transactional_ids: vec![ID.to_owned()] };
     let mut response = coordinator.describe_transactions(request).await;
     response.transaction_states.remove(0).transaction_state
 }
@@ -132,7 +130,6 @@ async fn committed(
         producer_id: producer.id.0,
         producer_epoch,
         committed: true,
-        ..Default::default()
     };
     assert_eq!(coordinator.end(4, request).await.error_code, ErrorCode::None.code());
     let markers = timeout(Duration::from_secs(5), written.recv()).await.expect("markers").expect("markers");

@@ -3,10 +3,12 @@
 //!
 //! v1 flexible; v2 the version of transactions that the producer speaks (KIP-1228).
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use klamm_model::{ErrorCode, ProducerEpoch, ProducerId};
 use klamm_partition::TransactionMarker;
 use klamm_protocol::messages::write_txn_markers::{
-    WritableTxnMarker, WritableTxnMarkerPartitionResult, WritableTxnMarkerResult,
+    WritableTxnMarker, WritableTxnMarkerPartitionResult, WritableTxnMarkerResult, WritableTxnMarkerTopic,
     WritableTxnMarkerTopicResult, WriteTxnMarkersRequest, WriteTxnMarkersResponse,
 };
 
@@ -34,19 +36,45 @@ async fn write(context: &Context, request: WritableTxnMarker) -> WritableTxnMark
         is_commit: request.transaction_result,
         transaction_version: request.transaction_version,
     };
-    let mut topics = Vec::with_capacity(request.topics.len());
-    for topic in request.topics {
-        let mut partitions = Vec::with_capacity(topic.partition_indexes.len());
-        for index in topic.partition_indexes {
-            let is_a_producer = marker.producer_id.0 >= 0 && marker.producer_epoch.0 >= 0;
+    let is_a_producer = marker.producer_id.0 >= 0 && marker.producer_epoch.0 >= 0;
+    let mut topics = Vec::new();
+    for (name, indexes) in once(request.topics) {
+        let mut partitions = Vec::with_capacity(indexes.len());
+        for partition_index in indexes {
             let error = match is_a_producer {
-                true => transaction_markers::write(context, &topic.name, index, &marker).await,
+                true => transaction_markers::write(context, &name, partition_index, &marker).await,
                 false => ErrorCode::UnknownServerError,
             };
-            let partition_index = index;
             partitions.push(WritableTxnMarkerPartitionResult { partition_index, error_code: error.code() });
         }
-        topics.push(WritableTxnMarkerTopicResult { name: topic.name, partitions });
+        topics.push(WritableTxnMarkerTopicResult { name, partitions });
     }
     WritableTxnMarkerResult { producer_id: request.producer_id, topics }
+}
+
+/// The partitions by topic, each once, as in Kafka: a few bytes of the request become a batch in a log.
+fn once(topics: Vec<WritableTxnMarkerTopic>) -> BTreeMap<String, BTreeSet<i32>> {
+    let mut by_name: BTreeMap<String, BTreeSet<i32>> = BTreeMap::new();
+    for topic in topics {
+        by_name.entry(topic.name).or_default().extend(topic.partition_indexes);
+    }
+    by_name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_partition_that_is_named_often_gets_one_marker() {
+        let topic = |name: &str, partition_indexes: &[i32]| WritableTxnMarkerTopic {
+            name: name.to_owned(),
+            partition_indexes: partition_indexes.to_vec(),
+        };
+        let named = vec![topic("b", &[1, 0, 1]), topic("", &[]), topic("a", &[0]), topic("b", &[1, 2])];
+        let partitions: Vec<(String, Vec<i32>)> =
+            once(named).into_iter().map(|(name, indexes)| (name, indexes.into_iter().collect())).collect();
+        let expected = [("", vec![]), ("a", vec![0]), ("b", vec![0, 1, 2])];
+        assert_eq!(partitions, expected.map(|(name, indexes)| (name.to_owned(), indexes)));
+    }
 }
