@@ -4,7 +4,6 @@
 //! its records are appended at once and in order, and while it waits for its acknowledgement the next one is
 //! appended already, so that five requests in flight cost one round trip to the replicas.
 
-use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -20,11 +19,8 @@ use klamm_protocol::{ApiKey, Chunk};
 use crate::api::{self, Answer, Begun, Closed, Handler, Reply};
 use crate::context::Context;
 use crate::listener::Endpoint;
+use crate::pipeline::{Pipeline, Step};
 use crate::stop::Stop;
-
-/// How many produce requests of one connection may wait for their acknowledgement. Clients send five by
-/// default; beyond this the socket is not read.
-const IN_FLIGHT_MAX: usize = 128;
 
 /// How much is written before the limits of [`Outlet`] begin anew.
 const PIECE_BYTES: usize = 1024 * 1024;
@@ -57,38 +53,36 @@ pub(crate) async fn serve(
         idle_max: frames.idle_max,
         stop: stop.clone(),
     };
-    // Answers under way, oldest first.
-    let mut answers: VecDeque<UnderWay> = VecDeque::new();
+    let mut pipeline = Pipeline::new();
     loop {
         // A frame that is taken must be handled, so the limit comes first.
-        let next = if answers.len() < IN_FLIGHT_MAX { frames.buffered()? } else { None };
+        let next = if pipeline.has_room() { frames.buffered()? } else { None };
         let frame = match next {
             Some(frame) => frame,
             None => {
-                // Wait for whichever comes first: the oldest answer, more bytes, or the end.
-                let (has_room, is_idle) = (answers.len() < IN_FLIGHT_MAX, answers.is_empty());
-                let front = answers.front_mut();
+                // Wait for whichever comes first: a step of what is under way, more bytes, or the end.
+                let (is_idle, is_beginning) = (pipeline.is_idle(), pipeline.is_beginning());
+                let reads = pipeline.has_room() || is_beginning && frames.has_room_ahead();
                 tokio::select! {
                     biased;
-                    answer = async { match front { Some(answer) => answer.await, None => std::future::pending().await } } => {
-                        answers.pop_front();
+                    step = pipeline.step() => if let Step::Answered(answer) = step? {
                         outlet.send(answer?).await?;
-                    }
-                    more = frames.fill(), if has_room => if !more? { return Ok(()) },
+                    },
+                    more = frames.read_on(is_beginning), if reads => if !more? { return Ok(()) },
                     () = stop.requested(), if is_idle => return Ok(()),
                 }
                 continue;
             }
         };
         match dispatch(frame, &context, &endpoint, &stream)? {
-            Dispatched::Pipelined(answer) => answers.push_back(answer),
-            Dispatched::Begins(answer, counted) => answers.push_back(counted.of(answer.await?)),
+            Dispatched::Pipelined(answer) => pipeline.push(answer),
+            Dispatched::Begins(beginning) => pipeline.begin(beginning),
             Dispatched::Serial(answer) => {
-                outlet.send_all(&mut answers).await?;
+                outlet.send_all(&mut pipeline).await?;
                 outlet.send(answer.await?).await?;
             }
             Dispatched::Waiting(mut answer) => {
-                outlet.send_all(&mut answers).await?;
+                outlet.send_all(&mut pipeline).await?;
                 let answer = loop {
                     tokio::select! {
                         biased;
@@ -105,10 +99,13 @@ pub(crate) async fn serve(
 
 enum Dispatched {
     Pipelined(UnderWay),
-    Begins(BoxFuture<'static, Result<Answer, Closed>>, Counted),
+    Begins(Beginning),
     Serial(UnderWay),
     Waiting(UnderWay),
 }
+
+/// A request that asks somebody before it begins.
+type Beginning = BoxFuture<'static, Result<UnderWay, Closed>>;
 
 /// An answer under way; it counts its request when it is ready.
 struct UnderWay {
@@ -164,7 +161,7 @@ fn dispatch(
     Ok(match entry.handler {
         Handler::Pipelined(begin) => match begin(context, call, reader)? {
             Begun::Done(answer) => Dispatched::Pipelined(counted.of(answer)),
-            Begun::Waits(answer) => Dispatched::Begins(answer, counted),
+            Begun::Waits(begun) => Dispatched::Begins(Box::pin(async move { Ok(counted.of(begun.await?)) })),
         },
         Handler::Serial(handle) => Dispatched::Serial(counted.of(handle(context, call, reader))),
         Handler::Waiting(handle) => Dispatched::Waiting(counted.of(handle(context, call, reader))),
@@ -182,8 +179,8 @@ struct Outlet {
 
 impl Outlet {
     /// Sends what is under way, oldest first, and waits for it.
-    async fn send_all(&mut self, answers: &mut VecDeque<UnderWay>) -> Result<(), Closed> {
-        while let Some(answer) = answers.pop_front() {
+    async fn send_all(&mut self, pipeline: &mut Pipeline<UnderWay, Beginning>) -> Result<(), Closed> {
+        while let Some(answer) = pipeline.pop() {
             self.send(answer.await?).await?;
         }
         Ok(())
@@ -275,6 +272,15 @@ impl Frames {
     async fn client_is_here(&mut self) -> bool {
         self.buffer.reserve(READ_WHILE_WAITING_BYTES);
         matches!(self.stream.read(&mut self.buffer).await, Ok(1..))
+    }
+
+    /// Reads what has arrived, or ahead while a request asks before it begins; false when the client has gone or
+    /// was idle for too long. May be dropped at any await.
+    async fn read_on(&mut self, is_ahead: bool) -> Result<bool, Closed> {
+        match is_ahead {
+            true => Ok(self.client_is_here().await),
+            false => self.fill().await,
+        }
     }
 
     fn announced(&self) -> Result<Option<usize>, Closed> {

@@ -23,6 +23,7 @@ mod metrics;
 mod moves;
 mod partition_table;
 mod peers;
+mod pipeline;
 mod producer_ids;
 mod release;
 mod start;
