@@ -27,7 +27,7 @@ impl KnownFormats {
         }
         loop {
             let position = walk.position();
-            match walk.next_head()? {
+            match walk.next_whole_head()? {
                 Some(found) if found.header.magic < 2 => return Ok(true),
                 Some(_) => {}
                 None => {

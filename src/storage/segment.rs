@@ -362,13 +362,19 @@ impl LogSegment {
         let relative = offset.saturating_sub(self.base_offset);
         let entry = self.offsets.last_where(|entry| i64::from(entry.relative_offset) <= relative)?;
         if let Some(entry) = entry.filter(|entry| u64::from(entry.position) < end) {
-            let mut walk = Walk::new(file, path, u64::from(entry.position), end);
+            let position = u64::from(entry.position);
+            let mut walk = Walk::new(file, path, position, end);
             let entry_offset = self.base_offset + i64::from(entry.relative_offset);
-            if let Ok(Some(found)) = walk.next_head()
-                && self.is_likely(file, &found, entry_offset)
-            {
-                walk.go_back_to(found.position);
-                return Ok(walk);
+            match walk.next_head() {
+                Ok(Some(found)) if self.is_likely(file, &found, entry_offset) => {
+                    walk.go_back_to(found.position);
+                    return Ok(walk);
+                }
+                // The batch that is damaged, and not the index, is to blame where the batches before lead to it.
+                Err(error) if error.is_of_content() && leads_to(file, path, position, end) => {
+                    return Err(error);
+                }
+                _ => {}
             }
             tracing::warn!(segment = %path.display(), offset, "the offset index is wrong; searching without it");
         }
@@ -516,6 +522,17 @@ impl LogSegment {
         self.times.slot().close();
         self.aborted.slot().close();
     }
+}
+
+/// Whether the batches from the beginning on are followed by one at this position.
+fn leads_to(file: &dyn File, path: &Path, position: u64, end: u64) -> bool {
+    let mut walk = Walk::new(file, path, 0, end);
+    while walk.position() < position {
+        if !matches!(walk.next_head(), Ok(Some(_))) {
+            return false;
+        }
+    }
+    walk.position() == position
 }
 
 impl LargestTimestamp {

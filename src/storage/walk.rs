@@ -84,9 +84,33 @@ impl<'a> Walk<'a> {
         self.position
     }
 
-    /// The next head, and the walk stands behind its batch. `None` at the end, or where only a part of a batch
-    /// is left.
+    /// The next head, and the walk stands behind its batch. `None` at the end, which must be the end of a batch: a
+    /// walk that took a damaged length for the end of its segment would pass over all records behind it.
     pub(crate) fn next_head(&mut self) -> Result<Option<Found>, StorageError> {
+        let (position, left) = (self.position, self.end.saturating_sub(self.position));
+        match self.next_whole_head()? {
+            None if left > 0 => {
+                let available = left.min(HEAD_LEN as u64) as usize;
+                let claimed = peek_batch(self.bytes(position, available)?).ok().flatten();
+                let problem = match claimed {
+                    Some(header) => format!(
+                        "the batch at offset {} claims {} bytes, of which {left} are there",
+                        header.base_offset, header.size
+                    ),
+                    None => format!("{left} bytes are there, too few for a batch"),
+                };
+                let problem = format!(
+                    "{problem}: the file is damaged here or was cut short; take it from another replica or a \
+                     backup, and check the disk"
+                );
+                Err(StorageError::corrupt(self.path, "read a batch head", problem).at(position))
+            }
+            found => Ok(found),
+        }
+    }
+
+    /// As [`Walk::next_head`], where the part may end within a batch: `None` there too.
+    pub(crate) fn next_whole_head(&mut self) -> Result<Option<Found>, StorageError> {
         let position = self.position;
         let available = (self.end.saturating_sub(position)).min(HEAD_LEN as u64) as usize;
         let bytes = self.bytes(position, available)?;

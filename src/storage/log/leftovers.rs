@@ -100,7 +100,7 @@ fn next_offset(disk: &dyn Disk, path: &Path, base_offset: Offset) -> Result<Offs
     let file = disk.open(path, klamm_io::OpenMode::Read).map_err(failed)?;
     let mut walk = Walk::new(&*file, path, 0, file.len().map_err(failed)?);
     let mut next = base_offset;
-    while let Some(found) = walk.next_head()? {
+    while let Some(found) = walk.next_whole_head()? {
         next = found.header.next_offset();
     }
     Ok(next)

@@ -127,7 +127,12 @@ impl Log {
         }
         // A close leaves a snapshot of the end; without one the checkpoint may be of another time than the files.
         let end_offset = open.recovery_point.filter(|point| *point == 0 || folder.snapshots.contains(point));
-        log.set_end_of_clean_log(end_offset)?;
+        if !log.set_end_of_clean_log(end_offset)? {
+            let from = log.active().base_offset();
+            log.noted_start(Some(from), noted, open.recovery_point)?;
+            let recovery_point = open.recovery_point;
+            return Ok(Opening::Unchecked(UncheckedLog { log, recovery_point, from, rewrite_from: None }));
+        }
         log.settle(None)?;
         Ok(Opening::Ready(log))
     }
@@ -250,16 +255,26 @@ impl Log {
         })
     }
 
-    /// Finds the end without looking at batches: after a clean stop the recovery point is the end. Where the
-    /// files contradict it, or the checkpoint does not know the log, the heads behind the last index entry tell.
-    fn set_end_of_clean_log(&self, recovery_point: Option<Offset>) -> Result<(), StorageError> {
+    /// Finds the end without a scan: after a clean stop the recovery point is the end. Where the checkpoint does not
+    /// know the log, the heads behind the last index entry tell. Returns false if the last segment does not end with
+    /// a whole batch, or before the end that the checkpoint knows: something happened to its file since.
+    fn set_end_of_clean_log(&self, recovery_point: Option<Offset>) -> Result<bool, StorageError> {
         let active = self.active();
-        let end_offset = match recovery_point {
-            Some(offset) if active.may_end_at(offset)? => offset,
-            _ => active.read_next_offset()?,
+        let found = match active.read_next_offset() {
+            Ok(offset) if recovery_point.is_none_or(|point| point <= offset) => Ok(offset),
+            Ok(offset) => Err(format!("it ends at offset {offset}")),
+            Err(error) if error.is_of_content() => Err(error.to_string()),
+            Err(error) => return Err(error),
         };
-        self.publish_end(end_offset, &active);
-        Ok(())
+        match found {
+            Ok(end_offset) => self.publish_end(end_offset, &active),
+            Err(ref problem) => tracing::error!(
+                partition = %self.topic_partition, segment = %active.path().display(), recovery_point, problem,
+                "the last segment is not as the clean stop left it, and records may be missing at its end; it is \
+                 checked as after an unclean stop"
+            ),
+        }
+        Ok(found.is_ok())
     }
 
     /// Brings the start of the log, the epochs, the producers and the recovery point in line with its end.

@@ -381,7 +381,7 @@ impl Log {
         let start = segment.find(producers.end_offset(), segment.size())?;
         let Some(Found { position, .. }) = start else { return Ok(()) };
         let mut walk = Walk::new(&*file, &path, position, segment.size());
-        while let Some(found) = walk.next_head()? {
+        while let Some(found) = walk.next_whole_head()? {
             if found.header.last_offset() >= end_offset {
                 break;
             }

@@ -8,7 +8,7 @@ use klamm_model::Offset;
 use super::{LargestTimestamp, LogSegment, Progress};
 use crate::config::LogConfig;
 use crate::error::StorageError;
-use crate::walk::Walk;
+use crate::walk::{Found, Scanned, Walk};
 
 /// More bytes than `index.interval.bytes` of any sane topic: so much behind the last entry of the index of a
 /// segment that was closed would be a wonder.
@@ -76,18 +76,13 @@ impl LogSegment {
     }
 
     /// Whether a cleaner, or a leader that had been cleaned, has left its traces: offsets without a record among
-    /// those of the segment. Stops where the bytes are no batch.
+    /// those of the segment. Looks no further than its first bytes that are no valid batch.
     pub(crate) fn has_gaps(&self) -> Result<bool, StorageError> {
         let (file, path) = (self.file()?, self.path());
-        let mut walk = Walk::new(&*file, &path, 0, self.size());
+        // With checksums: what a power cut has left of a batch can look like one with fewer records.
+        let mut walk = Walk::scan(&*file, &path, 0, self.size());
         let mut expected = self.base_offset;
-        loop {
-            let header = match walk.next_head() {
-                Ok(Some(found)) => found.header,
-                Ok(None) => return Ok(false),
-                Err(error) if error.is_of_content() => return Ok(false),
-                Err(error) => return Err(error),
-            };
+        while let Scanned::Valid(Found { header, .. }, _) = walk.next_valid()? {
             let tells_first_offset = header.magic >= 2 || !header.is_compressed();
             let is_thinned =
                 header.magic >= 2 && i64::from(header.record_count) < i64::from(header.last_offset_delta) + 1;
@@ -96,6 +91,7 @@ impl LogSegment {
             }
             expected = header.next_offset();
         }
+        Ok(false)
     }
 
     /// Whether the files agree that the log may end at this offset, without reading the log: a cheap check of

@@ -367,7 +367,7 @@ pub(crate) fn committed_offsets(log: &Log) -> Vec<Offset> {
     offsets
 }
 
-/// A whole directory of Kafka 4.4, stopped in order, opens without a look at any batch.
+/// A whole directory of Kafka 4.4, stopped in order, opens with a look at the last batches alone.
 #[test]
 fn a_directory_of_kafka_opens_without_a_scan() {
     for version in ["4.4", "3.9"] {
@@ -377,7 +377,8 @@ fn a_directory_of_kafka_opens_without_a_scan() {
         assert_eq!(store.report.recovered_logs, 0);
         assert_eq!(store.report.logs, 7);
         assert_eq!(store.report.ignored, [Path::new(LOGS).join("__cluster_metadata-0")]);
-        assert_eq!(log_bytes_read(&disk), 0);
+        let tails = log_bytes_read(&disk);
+        assert!(tails <= 7 * 4096, "only the ends of the last segments are looked at: {tails} bytes");
         assert!(store.previous_broker_epoch().is_some());
         let alpha = TopicPartition::new("alpha", 0);
         assert_eq!(store.get(&alpha).unwrap().log_end_offset(), 40);

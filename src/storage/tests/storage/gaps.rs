@@ -130,3 +130,71 @@ fn what_was_set_aside_is_never_overwritten() {
         disk = disk.kill();
     }
 }
+
+/// A batch in a sealed segment that claims more bytes than are left was taken for the end of its segment, and readers
+/// went on behind all that follows it there.
+#[test]
+fn a_damaged_length_in_a_sealed_segment_is_an_error_and_no_end() {
+    let disk = SimulatedDisk::new(1);
+    let (store, log) = with_partition(&disk, &small());
+    append_many(&log, 40);
+    let (second, third) = (log.segment_offsets()[1], log.segment_offsets()[2]);
+    store.close(None).unwrap();
+    let path = folder().join(format!("{second:020}.log"));
+    let whole = disk.read(&path).unwrap();
+    let batch_bytes = u64::from(u32::from_be_bytes(whole[8..12].try_into().unwrap())) + 12;
+    let count = whole.len() as u64 / batch_bytes;
+    for damaged in 0..count {
+        let disk = disk.kill();
+        disk.flip_bits(&path, damaged * batch_bytes + 10, 0x40).unwrap();
+        let log = open(&disk, &small()).log();
+        let lines = told(|| {
+            for offset in second + 3 * damaged as i64..third {
+                let error = log.read(offset, 1, log.log_end_offset(), true);
+                let Err(error) = error else { continue };
+                let error = error.to_string();
+                let place = format!("{} at {}", path.display(), damaged * batch_bytes);
+                assert!(error.contains(&place) && error.contains("claims"), "{error}");
+            }
+        });
+        let first = second + 3 * damaged as i64;
+        assert!(log.read(first, 1, log.log_end_offset(), true).is_err(), "batch {damaged}");
+        for offset in first..third {
+            if let Ok(Some(slice)) = log.read(offset, 1, log.log_end_offset(), true) {
+                assert!(
+                    slice.first.last_offset() < offset + 3,
+                    "batch {damaged}, {offset}: nothing is passed over"
+                );
+            }
+        }
+        log.offset_for_timestamp(NOW + first * 1000).unwrap_err();
+        assert!(!lines.iter().any(|line| line.contains("index is wrong")), "{lines:?}");
+    }
+}
+
+/// After a clean stop the last segment was believed to end where the checkpoint says, whatever it had lost.
+#[test]
+fn a_last_segment_that_was_cut_after_a_clean_stop_is_checked() {
+    let disk = SimulatedDisk::new(1);
+    let (store, log) = with_partition(&disk, &small());
+    append_many(&log, 40);
+    let (records, last) = (read_all(&log), *log.segment_offsets().last().unwrap());
+    store.close(None).unwrap();
+    drop((store, log));
+    let path = folder().join(format!("{last:020}.log"));
+    let whole = disk.read(&path).unwrap();
+    for len in (0..whole.len()).rev() {
+        let disk = disk.kill();
+        disk.open(&path, OpenMode::ReadWrite).unwrap().set_len(len as u64).unwrap();
+        let mut store = None;
+        let lines = told(|| store = Some(open(&disk, &small())));
+        let store = store.unwrap();
+        assert_eq!(store.report.recovered_logs, 1, "cut at {len}");
+        let found = read_all(&store.log());
+        assert!(found.len() < records.len() && found[..] == records[..found.len()], "cut at {len}");
+        assert_eq!(store.log().log_end_offset(), found.len() as i64, "cut at {len}");
+        let name = path.file_stem().unwrap().to_str().unwrap();
+        assert!(lines.iter().any(|line| line.contains(name)), "cut at {len}: {lines:?}");
+        append(&store.log()).unwrap();
+    }
+}
