@@ -86,11 +86,13 @@ CLASSES = {
     "kafka-dump-log": "kafka.tools.DumpLogSegments",
     "kafka-get-offsets": "kafka.tools.GetOffsetShell",
     "kafka-delete-records": "kafka.admin.DeleteRecordsCommand",
+    "kafka-log-dirs": "kafka.admin.LogDirsCommand",
 }
 MOVED = {  # VERSION from which the tool is the tools module's
     "kafka-configs": ("4.4.0", "org.apache.kafka.tools.ConfigCommand"),
     "kafka-get-offsets": ("4.0.0", "org.apache.kafka.tools.GetOffsetShell"),
     "kafka-delete-records": ("4.0.0", "org.apache.kafka.tools.DeleteRecordsCommand"),
+    "kafka-log-dirs": ("3.7.0", "org.apache.kafka.tools.LogDirsCommand"),
     "kafka-dump-log": ("4.0.0", "org.apache.kafka.tools.DumpLogSegments"),
     "kafka-console-producer": ("4.0.0", "org.apache.kafka.tools.ConsoleProducer"),
     "kafka-console-consumer": ("3.9.0", "org.apache.kafka.tools.consumer.ConsoleConsumer"),

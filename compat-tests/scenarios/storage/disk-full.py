@@ -158,6 +158,12 @@ if TWO:
         count = len(load.acknowledged)
         load.send(roomy[0], 50)
         eventually(lambda: load.wait(0.1) >= 0 and len(load.acknowledged) >= count + 50, "acknowledged in the other directory", 20)
+with check("killed while it is full, it starts"):
+    broker.kill()
+    broker.wait(10)
+    broker = start()
+    if TWO:  # where the metadata has no place either, the start waits for it
+        eventually(lambda: error_of(probes["small"]) == STORAGE_ERROR, "KAFKA_STORAGE_ERROR for a write", 20)
 with check("space from a removed file brings it back without a restart"):
     (seen / "filler").unlink()
     equal(load.wait(60), 0, "unacknowledged")
