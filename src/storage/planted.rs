@@ -22,6 +22,8 @@ pub enum PlantedBug {
     SwallowFailedSync,
     SwapBeforeClean,
     AcknowledgeBeforeSync,
+    SwapBeforeSync,
+    SwapWithoutMark,
 }
 
 /// The mistake that this process makes, if any.

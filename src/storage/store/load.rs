@@ -169,7 +169,16 @@ impl LogStore {
                 report.failed.push((name, error));
                 continue;
             };
-            settled.push(folders.swap_remove(winner));
+            let winner = folders.swap_remove(winner);
+            // Its name may be in memory alone yet, and the original is the partition until it is not.
+            if let Err(error) = disk.sync_dir(&winner.directory.path) {
+                let error = StorageError::io(&winner.directory.path, "sync the names in", &error);
+                tracing::error!(partition = %name, %error, "the log cannot be opened");
+                self.keep_unopened(&winner, error.clone(), None);
+                report.failed.push((name, error));
+                continue;
+            }
+            settled.push(winner);
             for replaced in folders {
                 tracing::info!(folder = %replaced.path.display(), "the partition has moved; its original goes");
                 let (directory, folder) = (replaced.directory.id, replaced.path);

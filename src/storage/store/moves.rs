@@ -15,6 +15,7 @@ use super::{LogDirectory, LogStore, PlacementError, random_id, suffixed_name};
 use crate::deletion::FUTURE_FOLDER_SUFFIX;
 use crate::error::{StorageError, StorageErrorKind};
 use crate::log::{Log, OpenLog};
+use crate::planted::planted;
 
 /// What became of the wish to move a partition.
 #[derive(Clone)]
@@ -95,6 +96,7 @@ impl LogStore {
         let current = self.get(&name);
         let is_of_use = self.future(&name).is_none()
             && current.as_ref().is_none_or(|current| current.directory_id() != directory);
+        let synced = open.recovery_point.unwrap_or(0);
         let open = OpenLog { cleaned_offset: None, ..open };
         let opened = is_of_use.then(|| Log::open(self.shared.environment.clone(), open));
         match (opened, current) {
@@ -104,9 +106,11 @@ impl LogStore {
                     future.set_topic_id(id)?;
                 }
                 // What a power cut took from the original's end may stand in the copy still, and other records may
-                // have got its offsets since. Only below the recovery point both are known to be the same.
+                // have got its offsets since. Only below the recovery points both are known to be the same, and what
+                // a failed sync of the copy has left in memory alone stands behind its own.
                 if !was_clean {
-                    future.truncate_to(current.recovery_point().max(current.log_start_offset()))?;
+                    let certain = current.recovery_point().min(synced);
+                    future.truncate_to(certain.max(current.log_start_offset()))?;
                 }
                 tracing::info!(partition = %name, folder = %folder.display(), "the move goes on");
                 current.set_moving(true);
@@ -161,6 +165,10 @@ impl LogStore {
         if disk.exists(&taken).map_err(|error| StorageError::io(&taken, "look for", &error))? {
             let reason = "an earlier folder of the partition is in the way; move it out of the log directory";
             return Err(StorageError::corrupt(&taken, "move the partition to", reason));
+        }
+        if directory.checkpoints().name(tp) {
+            // Offsets from when the partition was here would be taken for those of the copy.
+            self.shared.write_checkpoints_of(directory)?;
         }
         let name = suffixed_name(tp, random_id(&*environment.random), FUTURE_FOLDER_SUFFIX);
         let dir = directory.path.join(name);
@@ -235,10 +243,14 @@ impl LogStore {
     ) -> Result<Mark, StorageError> {
         let disk = &*self.shared.environment.disk;
         future.take_over(current)?;
-        future.close()?;
+        if !planted!(self.shared.environment, SwapBeforeSync) {
+            future.close()?;
+        }
         let earlier = Mark::read(disk, &current.dir())?.map_or(0, |mark| mark.number);
         let mark = Mark { number: earlier + 1, replaces: current.directory_id() };
-        mark.write(disk, &future.dir())?;
+        if !planted!(self.shared.environment, SwapWithoutMark) {
+            mark.write(disk, &future.dir())?;
+        }
         self.shared.write_checkpoints_of(directory)?;
         Ok(mark)
     }
@@ -320,7 +332,9 @@ impl LogStore {
             cleaned_offset: None,
             was_clean: false,
         };
-        match Log::open(self.shared.environment.clone(), open) {
+        // Else what a sync could not bring to the disk would pass for written.
+        let noted = future.note_failed_sync_again();
+        match noted.and_then(|()| Log::open(self.shared.environment.clone(), open)) {
             Ok(opened) => {
                 self.shared.futures.write().insert(tp.clone(), Arc::new(opened.log));
             }

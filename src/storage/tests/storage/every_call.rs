@@ -37,12 +37,14 @@ impl Scenario {
         self
     }
 
-    /// As the store of the tests is, but for these settings: several directories, or a planted mistake.
-    pub(crate) fn with_settings(
-        mut self,
-        settings: impl Fn(&SimulatedDisk) -> StoreSettings + 'static,
-    ) -> Scenario {
-        self.settings = Box::new(settings);
+    /// With another setting of the store: several directories, or a planted mistake.
+    pub(crate) fn with_setting(mut self, set: impl Fn(&mut StoreSettings) + 'static) -> Scenario {
+        let before = self.settings;
+        self.settings = Box::new(move |disk| {
+            let mut settings = before(disk);
+            set(&mut settings);
+            settings
+        });
         self
     }
 
@@ -197,7 +199,7 @@ fn fail_once(scenario: &Scenario, fault: Fault, seed: u64) -> Result<(), (&'stat
     let mut world = scenario.world(&disk);
     for (name, step) in &scenario.steps {
         let Err(error) = step(&mut world) else { continue };
-        check_error(&error).map_err(|violation| (*name, violation))?;
+        check_error(&world, &error).map_err(|violation| (*name, violation))?;
         world.disk.clear_faults();
         put_in_order(&mut world).map_err(|violation| (*name, violation))?;
         step(&mut world).map_err(|error| {
@@ -214,10 +216,10 @@ fn fail_once(scenario: &Scenario, fault: Fault, seed: u64) -> Result<(), (&'stat
 }
 
 /// A person reads it at night: the file or folder, and what was done with it.
-fn check_error(error: &StorageError) -> Result<(), Violation> {
+fn check_error(world: &World, error: &StorageError) -> Result<(), Violation> {
     let text = error.to_string();
-    let names_file =
-        error.path.starts_with(crate::support::LOGS) && text.contains(&*error.path.to_string_lossy());
+    let is_within = world.settings.log_dirs.iter().any(|directory| error.path.starts_with(directory));
+    let names_file = is_within && text.contains(&*error.path.to_string_lossy());
     if names_file && !error.context.is_empty() {
         return Ok(());
     }

@@ -13,8 +13,6 @@ use klamm_testing::{Failure, Fault, OperationKind, SimulatedDisk, Unsynced};
 
 use crate::support::*;
 
-const MORE: &str = "/more";
-
 fn two(disk: &SimulatedDisk) -> StoreSettings {
     StoreSettings { log_dirs: vec![LOGS.into(), MORE.into()], ..settings(disk) }
 }

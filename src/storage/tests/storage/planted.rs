@@ -1,11 +1,10 @@
 //! A crash test that finds nothing may be blind. Each mistake of `PlantedBug` is made by the store in turn, and
 //! some run over all calls must find it; the table says which, and by which check.
 
-use klamm_storage::{PlantedBug, StoreSettings};
-use klamm_testing::SimulatedDisk;
+use klamm_storage::PlantedBug;
 
 use crate::every_call::{Caught, Passed, Scenario, crash_at_every_call, fail_at_every_call};
-use crate::scenarios::{group_commit, producing, recreating, removing, stopping, truncating};
+use crate::scenarios::{group_commit, moving, producing, recreating, removing, stopping, truncating};
 
 /// How a mistake is looked for.
 type Hunt = fn(&Scenario) -> Result<Passed, Caught>;
@@ -27,17 +26,15 @@ const BUGS: &[Bug] = &[
     (PlantedBug::DeleteWithoutSync, recreating, crash_at_every_call, "deleted topics are gone"),
     (PlantedBug::AcknowledgeBeforeSync, group_commit, crash_at_every_call, "acknowledged records are there"),
     (PlantedBug::SwallowFailedSync, producing, fail_at_every_call, "no gaps"),
+    (PlantedBug::SwapBeforeSync, moving, crash_at_every_call, "acknowledged records are there"),
+    (PlantedBug::SwapWithoutMark, moving, crash_at_every_call, "every log opens"),
 ];
-
-fn settings(disk: &SimulatedDisk, bug: PlantedBug) -> StoreSettings {
-    StoreSettings { planted_bug: Some(bug), ..crate::support::settings(disk) }
-}
 
 #[test]
 fn each_planted_bug_is_caught() {
     let mut missed = Vec::new();
     for (bug, scenario, hunt, check) in BUGS.iter().copied() {
-        let scenario = scenario().with_settings(move |disk| settings(disk, bug));
+        let scenario = scenario().with_setting(move |settings| settings.planted_bug = Some(bug));
         match hunt(&scenario) {
             Ok(passed) => missed.push(format!("{bug:?} in {passed:?}")),
             Err(caught) if caught.violation.check == check => println!("{bug:?}: {check}, {}", caught.place),

@@ -1,10 +1,12 @@
 //! What a broker does with its logs, as scenarios that are stopped and failed at every call to the disk.
 
+use std::path::Path;
+
 use klamm_model::{TopicPartition, Uuid};
 use klamm_storage::LogConfig;
 
 use crate::every_call::{Passed, Scenario, crash_at_every_call, fail_at_every_call};
-use crate::support::{TOPIC_ID, partition, small};
+use crate::support::{LOGS, MORE, TOPIC_ID, partition, small};
 
 fn config() -> LogConfig {
     LogConfig { retention_ms: Some(1000), file_delete_delay_ms: 0, segment_bytes: 900, ..small() }
@@ -183,7 +185,32 @@ pub(crate) fn group_commit() -> Scenario {
     scenario.step("checkpoint", |world| world.checkpoint()).step("append", |world| world.append(&partition()))
 }
 
-const ALL: [fn() -> Scenario; 7] =
+/// A partition moves into another directory while it is written, and back.
+pub(crate) fn moving() -> Scenario {
+    let mut scenario = Scenario::new("moving", config())
+        .with_setting(|settings| settings.log_dirs = vec![LOGS.into(), MORE.into()])
+        .step("create", |world| world.create(&partition(), TOPIC_ID));
+    for directory in [MORE, LOGS] {
+        for producer in 1..4 {
+            scenario = scenario
+                .step("append", move |world| world.append_from(&partition(), producer))
+                .step("append", |world| world.append(&partition()));
+        }
+        scenario = scenario
+            .step("flush", |world| world.flush(&partition()))
+            .step("checkpoint", |world| world.checkpoint())
+            .step("begin to move", move |world| world.begin_move(&partition(), Path::new(directory)))
+            .step("append", |world| world.append_from(&partition(), 1))
+            .step("move", move |world| world.finish_move(&partition(), Path::new(directory)));
+    }
+    scenario.step("append", |world| world.append_from(&partition(), 2)).step("remove", |world| {
+        world.maintain();
+        Ok(())
+    })
+}
+
+/// All but the one that moves, which has a test of its own.
+const IN_ONE_DIRECTORY: [fn() -> Scenario; 7] =
     [producing, removing, recreating, truncating, transactions, stopping, group_commit];
 
 /// Enough places, or the scenario has lost its point.
@@ -231,8 +258,18 @@ fn nothing_told_is_lost_at_any_crash_under_group_commit() {
 }
 
 #[test]
+fn nothing_told_is_lost_at_any_crash_while_a_partition_moves() {
+    crashes(moving());
+}
+
+#[test]
 fn nothing_told_is_lost_on_a_disk_that_is_full_or_fails() {
-    for scenario in ALL {
+    for scenario in IN_ONE_DIRECTORY {
         check_size(&fail_at_every_call(&scenario()).unwrap_or_else(|caught| panic!("{caught}")));
     }
+}
+
+#[test]
+fn nothing_told_is_lost_on_disks_that_are_full_or_fail_while_a_partition_moves() {
+    check_size(&fail_at_every_call(&moving()).unwrap_or_else(|caught| panic!("{caught}")));
 }

@@ -22,6 +22,9 @@ pub(crate) const NOW: TimestampMs = 1_700_000_100_000;
 pub(crate) const TOPIC_ID: Uuid = Uuid([7; 16]);
 pub(crate) const LOGS: &str = "/logs";
 
+/// A second directory, for those that need one.
+pub(crate) const MORE: &str = "/more";
+
 pub(crate) fn settings(disk: &SimulatedDisk) -> StoreSettings {
     let clock = Arc::new(SimulatedClock::new(NOW));
     let random = Arc::new(SeededRandom::new(1));

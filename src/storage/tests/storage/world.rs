@@ -2,13 +2,14 @@
 //! so that at any moment it is known which records must be there, which may be, and which must not.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::{Arc, mpsc};
 
 use bytes::Bytes;
 use klamm_model::{LeaderEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs, TopicPartition, Uuid};
 use klamm_records::control::EndTxnMarker;
 use klamm_records::{Batch, BatchBuilder, BatchSettings, batches};
-use klamm_storage::{Log, LogConfig, LogStore, ReadError, StorageError, StoreSettings};
+use klamm_storage::{Log, LogConfig, LogStore, Move, MoveError, ReadError, StorageError, StoreSettings};
 use klamm_testing::SimulatedDisk;
 
 use crate::support::NOW;
@@ -357,6 +358,53 @@ impl World {
         self.store().delete(tp)?;
         if let Some(held) = self.model.partitions.remove(tp) {
             self.model.deleted.insert(held.topic_id);
+        }
+        Ok(())
+    }
+
+    /// Begins to move a partition and copies what is there, unless it is there already.
+    pub(crate) fn begin_move(&mut self, tp: &TopicPartition, to: &Path) -> Result<(), StorageError> {
+        let begun = self.store().begin_move(tp, to).map_err(|error| match error {
+            MoveError::Storage(error) => error,
+            // It has failed before, which its status tells.
+            MoveError::Directory(_) => self.failure_of(to),
+            MoveError::NoLog => panic!("{error}"),
+        })?;
+        match begun {
+            Move::Stays => Ok(()),
+            Move::Copies(future) if future.failure().is_some() => {
+                self.store().reopen_future(tp);
+                self.copy(tp)
+            }
+            Move::Copies(_) => self.copy(tp),
+        }
+    }
+
+    fn failure_of(&self, directory: &Path) -> StorageError {
+        let statuses = self.store().directory_statuses();
+        let failure = statuses.into_iter().find(|status| status.path == directory);
+        failure.and_then(|status| status.failure).expect("a directory is refused because it has failed")
+    }
+
+    fn copy(&self, tp: &TopicPartition) -> Result<(), StorageError> {
+        let (log, Some(future)) = (self.log(tp), self.store().future(tp)) else { return Ok(()) };
+        loop {
+            let piece = future.next_piece(&log, 700).map_err(|error| match error {
+                ReadError::Storage(error) => error,
+                error => panic!("{error}"),
+            })?;
+            if piece.is_empty() {
+                return Ok(());
+            }
+            future.append_piece(&piece)?;
+        }
+    }
+
+    /// Copies the rest of a partition that moves, and ends the move.
+    pub(crate) fn finish_move(&mut self, tp: &TopicPartition, to: &Path) -> Result<(), StorageError> {
+        self.begin_move(tp, to)?;
+        if self.store().future(tp).is_some() {
+            self.store().finish_move(tp, self.log(tp).log_end_offset())?;
         }
         Ok(())
     }
