@@ -133,7 +133,8 @@ fn log_files(data: &Path) -> Result<Vec<File>> {
     let mut paths: Vec<PathBuf> = Vec::new();
     for folder in std::fs::read_dir(data)? {
         let folder = folder?;
-        if !folder.file_name().to_string_lossy().starts_with(TOPIC) {
+        // A checkpoint's name begins so too.
+        if !folder.file_type()?.is_dir() || !folder.file_name().to_string_lossy().starts_with(TOPIC) {
             continue;
         }
         for file in std::fs::read_dir(folder.path())? {
