@@ -3,6 +3,7 @@
 mod aborted;
 mod cleaned;
 mod recovery;
+mod times;
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -308,29 +309,16 @@ impl LogSegment {
         self.aborted.sync()
     }
 
-    /// The largest timestamp so far; -1 if there is none.
-    pub(crate) fn largest_timestamp(&self) -> Result<LargestTimestamp, StorageError> {
-        if let Some(largest) = self.progress.lock().largest {
-            return Ok(largest);
-        }
-        let largest = match self.times.last()? {
-            None => LargestTimestamp::none(self.base_offset),
-            Some(entry) => LargestTimestamp {
-                timestamp: entry.timestamp,
-                offset: self.base_offset + i64::from(entry.relative_offset),
-            },
-        };
-        Ok(*self.progress.lock().largest.get_or_insert(largest))
-    }
-
     /// What retention by time looks at: the largest timestamp, or when the file was last written if its
-    /// records have none; `None` if that is not known either.
+    /// records have none or cannot be read; `None` if that is not known either.
     pub(crate) fn age_timestamp(&self) -> Result<Option<TimestampMs>, StorageError> {
-        let largest = self.largest_timestamp()?.timestamp;
-        if largest >= 0 {
-            return Ok(Some(largest));
+        match self.largest_timestamp() {
+            Ok(largest) if largest.timestamp >= 0 => Ok(Some(largest.timestamp)),
+            Ok(_) => self.modified_ms(),
+            // One that is damaged must not stay for ever, nor go before its time.
+            Err(error) if error.is_of_content() => self.modified_ms(),
+            Err(error) => Err(error),
         }
-        self.modified_ms()
     }
 
     /// The largest timestamp of the first batch; -1 if there is none.

@@ -1,8 +1,10 @@
-//! Offsets without records between whole segments: a cleaner leaves them, and a power cut may.
+//! What lies within the whole: offsets without records between segments, which a cleaner leaves and a power cut may,
+//! and damage in segments that were closed long ago.
 
 use std::path::Path;
 
 use klamm_io::{Disk, OpenMode};
+use klamm_storage::LogConfig;
 use klamm_testing::SimulatedDisk;
 
 use crate::support::*;
@@ -196,5 +198,35 @@ fn a_last_segment_that_was_cut_after_a_clean_stop_is_checked() {
         let name = path.file_stem().unwrap().to_str().unwrap();
         assert!(lines.iter().any(|line| line.contains(name)), "cut at {len}: {lines:?}");
         append(&store.log()).unwrap();
+    }
+}
+
+/// One flipped bit in the last entry of a time index made a fresh segment look old, and retention deleted it.
+#[test]
+fn a_flipped_bit_in_a_time_index_deletes_no_fresh_segment() {
+    let disk = SimulatedDisk::new(1);
+    let config = LogConfig { retention_ms: Some(3_600_000), ..small() };
+    let (store, log) = with_partition(&disk, &config);
+    append_many(&log, 40);
+    let (end, largest) = (log.log_end_offset(), log.max_timestamp().unwrap());
+    store.close(None).unwrap();
+    drop((store, log));
+    let path = folder().join(format!("{:020}.timeindex", 0));
+    let whole = disk.read(&path).unwrap();
+    let last = whole.len() as u64 - 12;
+    for byte in 0..8 {
+        for bit in 0..8 {
+            let disk = disk.kill();
+            disk.flip_bits(&path, last + byte, 1 << bit).unwrap();
+            let store = open(&disk, &config);
+            let log = store.log();
+            let lines = told(|| {
+                assert_eq!(log.apply_retention(NOW, end).unwrap(), 0, "bit {bit} of byte {byte}");
+                assert_eq!(log.max_timestamp().unwrap(), largest);
+            });
+            assert!(lines.iter().any(|line| line.contains(path.to_str().unwrap())), "{lines:?}");
+            let made = disk.read(&path).unwrap();
+            assert_eq!(made[made.len() - 12..], whole[last as usize..], "the index is right again");
+        }
     }
 }
