@@ -29,6 +29,13 @@ pub(crate) fn translate(loading: &mut Loading) {
     }
 }
 
+/// Whether a value that Apache Kafka 4 refuses was good for an older one, whose settings come here with its
+/// directories: KIP-1030 has raised the lower bound of `log.segment.bytes` from 14 bytes.
+pub(crate) fn was_allowed(key: &str, value: &str) -> bool {
+    const SEGMENT_BYTES_MIN: i32 = 14;
+    key == "log.segment.bytes" && value.trim().parse::<i32>().is_ok_and(|bytes| bytes >= SEGMENT_BYTES_MIN)
+}
+
 fn plaintext(host: &str, port: &str) -> String {
     if host.contains(':') && !host.starts_with('[') {
         format!("PLAINTEXT://[{host}]:{port}")

@@ -144,7 +144,16 @@ impl Loading {
             match table::broker_key(base) {
                 Some(key) => {
                     if let Err(expected) = validate(key, &value) {
-                        self.error(&name, expected);
+                        match legacy::was_allowed(base, &value) {
+                            true => self.warnings.push(Warning {
+                                message: format!(
+                                    "{name}={value} is taken as older Kafkas take it; Kafka 4 {}",
+                                    expected.replacen("expected", "expects", 1)
+                                ),
+                                source: Some(source),
+                            }),
+                            false => self.error(&name, expected),
+                        }
                     }
                 }
                 None => {

@@ -204,6 +204,17 @@ fn the_keys_of_old_kafkas_mean_what_they_meant() {
     assert!(mistakes("broker.id=-2\n").contains("from 0"));
 }
 
+/// The properties file of an Apache Kafka 2.8 comes with its directory, and that one takes segments from 14 bytes on.
+#[test]
+fn segments_may_be_as_small_as_old_kafkas_took_them() {
+    let (config, _) = load_lines(Some("log.segment.bytes=100000"), "", "").unwrap();
+    let topic = crate::TopicConfig::effective(&BTreeMap::new(), &crate::DynamicConfigs::default(), &config);
+    assert_eq!(topic.segment_bytes, 100_000);
+    assert!(warnings("log.segment.bytes=14").contains("log.segment.bytes=14 is taken"));
+    assert!(mistakes("log.segment.bytes=13").contains("log.segment.bytes"));
+    assert!(mistakes("log.segment.bytes=x").contains("log.segment.bytes"));
+}
+
 #[test]
 fn two_ids_must_be_one_unless_the_stronger_source_decides() {
     assert!(mistakes("broker.id=1\nnode.id=2\n").contains("must be the same as node.id=2"));
