@@ -518,7 +518,7 @@ pub(crate) async fn maintain(context: Arc<Context>, mut stop: Stop) {
             if retention_is_due {
                 context.store.run_maintenance(now_ms, &of);
             }
-            context.store.flush_due(now_ms);
+            context.store.flush_due();
         });
         if let Err(error) = work.await {
             tracing::error!("maintenance failed: {error}");

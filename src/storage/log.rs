@@ -19,7 +19,7 @@ mod sync;
 mod truncate;
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
@@ -136,8 +136,8 @@ struct Unsynced {
     recovery_start: AtomicBool,
     /// The note of a sync that failed, where the disk would not take that either.
     failed_sync: AtomicBool,
-    /// When the log was last synced, in the clock's milliseconds.
-    last_sync_ms: AtomicI64,
+    /// When the log was last synced, in milliseconds of the monotonic clock.
+    last_sync_ms: AtomicU64,
 }
 
 impl Log {

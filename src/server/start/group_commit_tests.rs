@@ -136,7 +136,7 @@ async fn an_idle_node_syncs_nothing() {
         let before = disk.counters();
         for _ in 0..20 {
             checkpoint();
-            server.context.store.flush_due(server.context.clock.now_ms());
+            server.context.store.flush_due();
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         let syncs = |of: &klamm_testing::Counters| {

@@ -1,7 +1,7 @@
 //! Opening a log from its folder.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
@@ -202,6 +202,7 @@ impl Log {
     ) -> Result<Log, StorageError> {
         let dir: Arc<std::path::Path> = open.dir.as_path().into();
         let now_ms = environment.clock.now_ms();
+        let monotonic_ms = environment.clock.monotonic().as_millis() as u64;
         let place = SegmentPlace { directory: &dir, files: &environment.files, now_ms };
         let mut segments = Vec::with_capacity(folder.segments.len().max(1));
         for base_offset in folder.segments.iter().copied() {
@@ -246,7 +247,7 @@ impl Log {
                 epochs: AtomicBool::new(!was_synced),
                 recovery_start: AtomicBool::new(false),
                 failed_sync: AtomicBool::new(false),
-                last_sync_ms: AtomicI64::new(now_ms),
+                last_sync_ms: AtomicU64::new(monotonic_ms),
             },
             failure: OnceLock::new(),
             is_deleted: AtomicBool::new(false),

@@ -30,15 +30,18 @@ impl Log {
         self.sealed_point.load(Ordering::Acquire) < self.active().base_offset()
     }
 
-    /// When the log was last synced, by the clock's wall time.
-    pub fn last_sync_ms(&self) -> i64 {
-        self.unsynced.last_sync_ms.load(Ordering::Relaxed)
+    /// Whether the last sync is as long ago as `flush.ms` allows. By the monotonic clock: one of the wall that is set
+    /// back would put syncs off for as long.
+    pub(crate) fn is_sync_due(&self) -> bool {
+        let now_ms = self.environment.clock.monotonic().as_millis() as u64;
+        let passed_ms = now_ms.saturating_sub(self.unsynced.last_sync_ms.load(Ordering::Relaxed));
+        self.config().flush_ms.is_some_and(|flush_ms| i64::try_from(passed_ms).is_ok_and(|ms| ms >= flush_ms))
     }
 
     fn sync_up_to(&self, offset: Offset) -> Result<(), StorageError> {
         let _syncing = self.syncing.lock();
         self.check_usable("sync")?;
-        let now_ms = self.environment.clock.now_ms();
+        let now_ms = self.environment.clock.monotonic().as_millis() as u64;
         self.unsynced.last_sync_ms.store(now_ms, Ordering::Relaxed);
         let mut sealed_point = self.sealed_point.load(Ordering::Acquire);
         if self.recovery_point() < offset || sealed_point < self.active().base_offset() {

@@ -55,7 +55,7 @@ impl LogStore {
 
     /// Syncs the segments that appends have left behind, and logs whose `flush.ms` is over. Cheap when there is
     /// nothing to do; to be called often, on a thread that may block.
-    pub fn flush_due(&self, now_ms: TimestampMs) {
+    pub fn flush_due(&self) {
         let futures: Vec<Arc<Log>> = self.shared.futures.read().values().cloned().collect();
         for log in self.logs().into_iter().chain(futures) {
             if log.failure().is_some() {
@@ -63,11 +63,7 @@ impl LogStore {
                 let _ = log.note_failed_sync_again();
                 continue;
             }
-            let is_due = log
-                .config()
-                .flush_ms
-                .is_some_and(|flush_ms| now_ms.saturating_sub(log.last_sync_ms()) >= flush_ms);
-            let result = if is_due && log.recovery_point() < log.log_end_offset() {
+            let result = if log.is_sync_due() && log.recovery_point() < log.log_end_offset() {
                 log.flush()
             } else if log.has_unsynced_rolled() {
                 log.flush_rolled()

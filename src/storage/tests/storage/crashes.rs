@@ -45,7 +45,7 @@ fn run(disk: &SimulatedDisk, told: &mut Told) -> Result<(), StorageError> {
             log.flush()?;
             told.synced = log.log_end_offset();
         } else {
-            store.flush_due(NOW);
+            store.flush_due();
         }
         store.checkpoint(&[(partition(), told.appended)])?;
     }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, TryRecvError};
+use std::time::Duration;
 
 use klamm_model::{TopicPartition, Uuid};
 use klamm_storage::{FlushDue, Log, LogConfig, LogStore, StorageError, StorageErrorKind, StoreSettings};
@@ -124,7 +125,7 @@ fn an_idle_store_syncs_nothing() {
         store.set_group_commit(group_commit);
         log.append_replicated(&[Draft::at(0).batch()]).unwrap();
         let work = || {
-            store.flush_due(NOW);
+            store.flush_due();
             store.checkpoint(&[(partition(), log.log_end_offset())]).unwrap();
             store.run_maintenance(NOW, &|_| Some(log.log_end_offset()));
         };
@@ -139,11 +140,19 @@ fn an_idle_store_syncs_nothing() {
 #[test]
 fn flush_ms_syncs_in_the_background_when_its_time_is_over() {
     let disk = SimulatedDisk::new(1);
-    let (store, log) = with_partition(&disk, &LogConfig { flush_ms: Some(5000), ..small() });
+    let clock = Arc::new(klamm_testing::SimulatedClock::new(NOW));
+    let store = LogStore::open(StoreSettings { clock: clock.clone(), ..settings(&disk) }).unwrap();
+    let config = LogConfig { flush_ms: Some(5000), ..small() };
+    store.load(&|_| config.clone()).unwrap();
+    let log = store.create(&partition(), TOPIC_ID, config.clone()).unwrap();
     log.append_replicated(&[Draft::at(0).batch()]).unwrap();
-    store.flush_due(NOW + 4999);
+    // A clock of the wall that is set back must not put the sync off.
+    clock.set_wall(NOW - 86_400_000);
+    clock.advance(Duration::from_millis(4999));
+    store.flush_due();
     assert_eq!(log.recovery_point(), 0);
-    store.flush_due(NOW + 5000);
+    clock.advance(Duration::from_millis(1));
+    store.flush_due();
     assert_eq!(log.recovery_point(), 3);
     drop((store, log));
     let store = open(&disk.crash_leaving(klamm_testing::Unsynced::Lost), &small());

@@ -271,7 +271,7 @@ impl World {
 
     /// Syncs what rolling has left behind, as a broker does in the background.
     pub(crate) fn flush_due(&mut self) {
-        self.store().flush_due(NOW);
+        self.store().flush_due();
         for held in self.model.partitions.keys().cloned().collect::<Vec<_>>() {
             let Some(log) = self.store().get(&held) else { continue };
             let recovery_point = log.recovery_point();
