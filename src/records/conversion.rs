@@ -101,9 +101,11 @@ fn down_converted(batch: &Batch, magic: i8, from_offset: Offset) -> Result<Optio
         let builder = builder.get_or_insert_with(|| BatchBuilder::new(magic, settings(batch, record.offset)));
         append(builder, batch, &record)
     })?;
-    // Compaction may have taken the last records. In the old formats nothing tells that the batch goes on behind
-    // those that are left, and a client that has them would ask for the same again, for ever.
-    Ok(builder.filter(|_| last_offset >= from_offset).map(BatchBuilder::build))
+    // Compaction may have taken the last records of the batch that the client asks for. In the old formats nothing
+    // tells that it goes on behind those that are left, and a client that has them would ask for the same again, for
+    // ever.
+    let brings_progress = last_offset >= from_offset || header.last_offset() < from_offset;
+    Ok(builder.filter(|_| brings_progress).map(BatchBuilder::build))
 }
 
 fn settings(batch: &Batch, base_offset: Offset) -> BatchSettings {

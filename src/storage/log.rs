@@ -56,6 +56,7 @@ pub(crate) struct Environment {
     pub(crate) syncer: Syncer,
     pub(crate) deletions: Deletions,
     pub(crate) producer_expiration_ms: i64,
+    #[cfg_attr(not(debug_assertions), allow(dead_code, reason = "a release build has no mistakes to plant"))]
     pub(crate) planted: Planted,
     /// The disk as it is, for what must be tried in a log directory that has failed too.
     pub(crate) unwatched_disk: Arc<dyn Disk>,
