@@ -338,8 +338,10 @@ fn records_for(
     };
     let failed = |error| StorageError::io(&partition.log().dir(), "read records of", &error);
     let bytes = slice.to_bytes().map_err(failed)?;
-    // As in Kafka, the answer has the size of what is stored, unless its first batch has become larger.
-    let limit = ConversionLimit { bytes_max: bytes.len() };
+    // What the client allows may come, also where it has grown. Kafka cuts at the size of what is stored; then the
+    // partitions of one topic come to what their client cannot read one after the other, and the error of the first
+    // costs an old consumer what the others bring.
+    let limit = ConversionLimit { bytes_max: bytes.len().max(read.bytes_max) };
     let converted = match target {
         2 => klamm_records::up_convert_to_v2(bytes.clone(), limit),
         _ => klamm_records::down_convert(bytes.clone(), target, wanted.fetch_offset, limit),
