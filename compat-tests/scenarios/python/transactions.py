@@ -2,7 +2,8 @@
 # tier: normal
 # limit: 180
 # needs: python-$WITH
-# each: old new
+# each: old
+# each of all: new
 import confluent_kafka
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
