@@ -16,13 +16,11 @@ mod quorum;
 mod rules;
 
 pub use apply::{apply, apply_to};
-pub use controller::{
-    BrokerConfigError, ConfigRules, DescribedConfig, InternalTopic, Registration, TopicDefaults,
-};
+pub use controller::{BrokerConfigError, ConfigRules, DescribedConfig, InternalTopic, TopicDefaults};
 pub use image::{
     Broker, ConfigResource, Endpoint, Image, PartitionState, RecoveryState, Topic, feature_ranges,
 };
 pub use kept::{Kept, QuotaEntity};
-pub use node::{Decisions, MetadataNode, QuorumSettings, Settings, StartError, SubmitError, Voter};
+pub use node::{Decisions, MetadataNode, QuorumSettings, Settings, StartError, Voter};
 pub use quorum::network::{NoPeers, PeerError, QuorumMessage, QuorumNetwork};
 pub use rules::KafkaRules;

@@ -47,7 +47,7 @@ type PeerCall = (QuorumMessage, oneshot::Sender<std::io::Result<Bytes>>);
 
 /// Why a decision was not made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SubmitError {
+enum SubmitError {
     /// Another node is the active controller, or none is.
     #[error("node {0} is not the active controller")]
     NotController(NodeId),

@@ -12,22 +12,7 @@ use klamm_protocol::records::cluster_metadata::{
 
 use super::features::initial_features;
 use crate::apply::{LEADER_UNCHANGED, apply_to};
-use crate::image::{Endpoint, Image, PartitionState};
-
-/// What a node says about itself when it joins its own quorum of one.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Registration {
-    /// Its `node.id`.
-    pub broker: NodeId,
-    /// Which run of the process this is; a new one for each.
-    pub incarnation: Uuid,
-    /// What it advertises.
-    pub endpoints: Vec<Endpoint>,
-    /// `broker.rack`.
-    pub rack: Option<String>,
-    /// The ids of its log directories.
-    pub directories: Vec<Uuid>,
-}
+use crate::image::{Image, PartitionState};
 
 /// Registers a broker, fenced. A second run of the process takes the place of the first: whatever that one
 /// led is without a leader until the new one is unfenced. It is refused while the first one `has_session`, unless
@@ -95,46 +80,6 @@ fn registration_record(request: &BrokerRegistrationRequest, epoch: i64) -> Metad
         log_dirs: request.log_dirs.clone(),
         ..Default::default()
     })
-}
-
-/// Everything that a node which is controller and broker in one needs to begin serving, as one batch: the
-/// features of a new cluster, its registration, not fenced, and the leadership of what it holds.
-///
-/// Each partition that it leads again begins a new leader epoch, as in Kafka: the run before may have been
-/// killed with appends that no longer stand, and clients tell by the epoch.
-pub fn join_cluster(image: &Image, registration: &Registration) -> (Vec<MetadataRecord>, i64) {
-    let mut records = initial_features(image);
-    let mut planned = image.clone();
-    records.iter().for_each(|record| apply_to(&mut planned, record));
-    let epoch = next_epoch(image, registration.broker);
-    let end_points = registration.endpoints.iter().map(|endpoint| register_broker_record::BrokerEndpoint {
-        name: endpoint.name.clone(),
-        host: endpoint.host.clone(),
-        port: endpoint.port,
-        security_protocol: endpoint.security_protocol,
-    });
-    let features = super::features::SUPPORTED.iter().map(|(name, lowest, highest)| {
-        register_broker_record::BrokerFeature {
-            name: (*name).to_owned(),
-            min_supported_version: *lowest,
-            max_supported_version: *highest,
-        }
-    });
-    let record = MetadataRecord::RegisterBroker(RegisterBrokerRecord {
-        broker_id: registration.broker.0,
-        incarnation_id: registration.incarnation,
-        broker_epoch: epoch,
-        end_points: end_points.collect(),
-        features: features.collect(),
-        rack: registration.rack.clone(),
-        fenced: false,
-        log_dirs: registration.directories.clone(),
-        ..Default::default()
-    });
-    apply_to(&mut planned, &record);
-    records.push(record);
-    records.extend(return_to_partitions(&planned, registration.broker));
-    (records, epoch)
 }
 
 /// A broker says that it lives: it is unfenced when it has caught up and wants to be, and begins a controlled

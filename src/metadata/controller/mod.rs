@@ -19,9 +19,7 @@ use klamm_io::Random;
 use klamm_model::{ErrorCode, NodeId, TimestampMs};
 
 pub use alter_partition::alter_partition;
-pub use brokers::{
-    Registration, fence_brokers, heartbeat_broker, join_cluster, register_broker, unregister_broker,
-};
+pub use brokers::{fence_brokers, heartbeat_broker, register_broker, unregister_broker};
 pub use configs::{alter_configs, incremental_alter_configs};
 pub use create_partitions::create_partitions;
 pub use create_topics::{InternalTopic, create_topics, request_for_auto_creation};

@@ -28,7 +28,7 @@ use tokio::sync::oneshot;
 
 use super::controller_task::Decision;
 use super::{MetadataNode, SubmitError};
-use crate::controller::{self, ControllerContext, Registration};
+use crate::controller::{self, ControllerContext};
 use crate::image::Image;
 
 /// What the controller is asked, and how long whoever asks will wait. A disk that is full holds decisions up for
@@ -163,16 +163,7 @@ impl Decisions<'_> {
         })
     }
 
-    /// Gives this node, which is broker and controller in one, its place in the cluster and the leadership of
-    /// what it holds. Returns its broker epoch.
-    ///
-    /// # Errors
-    /// When this node is not the active controller or cannot write.
-    pub async fn join_cluster(&self, registration: Registration) -> Result<i64, SubmitError> {
-        self.submit(move |image, _| controller::join_cluster(image, &registration)).await
-    }
-
-    /// BrokerRegistration, of another broker.
+    /// BrokerRegistration.
     pub async fn register_broker(&self, request: BrokerRegistrationRequest) -> BrokerRegistrationResponse {
         let has_session = self.node.sessions.has_session(NodeId(request.broker_id));
         let decided =
@@ -248,7 +239,7 @@ impl Decisions<'_> {
 
 impl SubmitError {
     /// Kafka's code for it.
-    pub fn error_code(&self) -> ErrorCode {
+    fn error_code(&self) -> ErrorCode {
         match self {
             SubmitError::NotController(_) => ErrorCode::NotController,
             SubmitError::Unavailable(_) => ErrorCode::KafkaStorageError,

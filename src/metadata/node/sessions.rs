@@ -88,23 +88,16 @@ impl Sessions {
 
 #[cfg(test)]
 mod tests {
+    use klamm_protocol::records::cluster_metadata::RegisterBrokerRecord;
     use klamm_testing::SimulatedClock;
 
     use super::*;
-    use crate::controller::{Registration, join_cluster};
 
     fn image(brokers: &[i32]) -> Image {
         let mut image = Image::empty("c");
         for broker in brokers {
-            let registration = Registration {
-                broker: NodeId(*broker),
-                incarnation: klamm_model::Uuid([*broker as u8; 16]),
-                endpoints: Vec::new(),
-                rack: None,
-                directories: Vec::new(),
-            };
-            let (records, _) = join_cluster(&image, &registration);
-            records.iter().for_each(|record| crate::apply_to(&mut image, record));
+            let record = RegisterBrokerRecord { broker_id: *broker, fenced: false, ..Default::default() };
+            crate::apply_to(&mut image, &record.into());
         }
         image
     }

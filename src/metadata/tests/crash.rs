@@ -4,13 +4,15 @@
 //! The same work is done on a simulated disk that dies at its first change, then at its second, and so on
 //! through all of them; each time, what was not synced is lost, kept, torn or scattered.
 
+mod joining;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use klamm_config::BrokerConfig;
 use klamm_io::Disk;
 use klamm_metadata::{
-    Image, KafkaRules, MetadataNode, NoPeers, QuorumSettings, Registration, Settings, TopicDefaults, Voter,
+    Image, KafkaRules, MetadataNode, NoPeers, QuorumSettings, Settings, TopicDefaults, Voter,
 };
 use klamm_model::{NodeId, Uuid};
 use klamm_protocol::messages::create_topics::{CreatableTopic, CreateTopicsRequest};
@@ -56,16 +58,10 @@ impl Promised {
 /// Creates `topics` topics, deletes each third, and takes as many blocks of producer ids, until it is done or
 /// the disk dies; notes what was answered.
 async fn work(node: &MetadataNode, run: u8, topics: usize, promised: &mut Promised) {
-    let registration = Registration {
-        broker: ID,
-        incarnation: Uuid([run; 16]),
-        endpoints: Vec::new(),
-        rack: None,
-        directories: vec![Uuid([3; 16])],
-    };
-    let Ok(epoch) = node.within(PATIENCE).join_cluster(registration).await else { return };
+    let Ok(epoch) = joining::register(node, ID, run, Uuid([3; 16])).await else { return };
     assert!(epoch > promised.broker_epoch, "a broker epoch was given twice");
     promised.broker_epoch = epoch;
+    let Ok(()) = joining::unfence(node, ID, epoch).await else { return };
     for number in 0..topics {
         let name = format!("run-{run}-topic-{number}");
         let topic = CreatableTopic {

@@ -8,13 +8,14 @@ use std::sync::Arc;
 
 use klamm_config::BrokerConfig;
 use klamm_metadata::controller::{self, ControllerContext};
-use klamm_metadata::{Image, KafkaRules, Registration, TopicDefaults, apply};
-use klamm_model::{NodeId, Uuid};
+use klamm_metadata::{Image, KafkaRules, TopicDefaults, apply};
+use klamm_model::Uuid;
 use klamm_protocol::messages::alter_configs::AlterConfigsRequest;
 use klamm_protocol::messages::create_partitions::CreatePartitionsRequest;
 use klamm_protocol::messages::create_topics::CreateTopicsRequest;
 use klamm_protocol::messages::delete_topics::DeleteTopicsRequest;
 use klamm_protocol::messages::incremental_alter_configs::IncrementalAlterConfigsRequest;
+use klamm_protocol::messages::{BrokerHeartbeatRequest, BrokerRegistrationRequest};
 use klamm_protocol::records::cluster_metadata::MetadataRecord;
 use klamm_protocol::{Message, Reader};
 use klamm_testing::SeededRandom;
@@ -55,17 +56,24 @@ struct Cluster {
 
 impl Cluster {
     fn new() -> Cluster {
-        let registration = Registration {
-            broker: NodeId(1),
-            incarnation: Uuid([7; 16]),
-            endpoints: Vec::new(),
-            rack: None,
-            directories: vec![Uuid([9; 16])],
-        };
         let mut image = Image::empty("golden");
-        for record in controller::join_cluster(&image, &registration).0 {
-            image = apply(&image, &record);
-        }
+        let registration = BrokerRegistrationRequest {
+            broker_id: 1,
+            cluster_id: image.cluster_id.clone(),
+            incarnation_id: Uuid([7; 16]),
+            log_dirs: vec![Uuid([9; 16])],
+            ..Default::default()
+        };
+        let (records, registered) = controller::register_broker(&image, &registration, false);
+        records.iter().for_each(|record| image = apply(&image, record));
+        let heartbeat = BrokerHeartbeatRequest {
+            broker_id: 1,
+            broker_epoch: registered.broker_epoch,
+            current_metadata_offset: registered.broker_epoch,
+            ..Default::default()
+        };
+        let (records, _) = controller::heartbeat_broker(&image, &heartbeat);
+        records.iter().for_each(|record| image = apply(&image, record));
         Cluster {
             image,
             defaults: TopicDefaults { num_partitions: 4, ..TopicDefaults::default() },

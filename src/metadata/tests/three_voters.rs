@@ -1,6 +1,8 @@
 //! Three voters over a network in memory: they agree on one leader, all get what it decides, and the two that
 //! are left go on without it. The seam for a real network is the trait that this network implements.
 
+mod joining;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -9,8 +11,8 @@ use bytes::Bytes;
 use klamm_config::BrokerConfig;
 use klamm_io::{BoxFuture, SystemClock};
 use klamm_metadata::{
-    Image, KafkaRules, MetadataNode, PeerError, QuorumMessage, QuorumNetwork, QuorumSettings, Registration,
-    Settings, TopicDefaults, Voter,
+    Image, KafkaRules, MetadataNode, PeerError, QuorumMessage, QuorumNetwork, QuorumSettings, Settings,
+    TopicDefaults, Voter,
 };
 use klamm_model::{NodeId, Uuid};
 use klamm_testing::{SeededRandom, SimulatedDisk};
@@ -77,6 +79,12 @@ fn leader_of(nodes: &[Arc<MetadataNode>]) -> Arc<MetadataNode> {
     nodes.iter().find(|node| node.is_controller()).unwrap_or(&nodes[0]).clone()
 }
 
+/// Asks a node to take another one into the cluster.
+async fn join(leader: &MetadataNode, id: NodeId) -> Result<(), i16> {
+    let epoch = joining::register(leader, id, id.0 as u8, Uuid([id.0 as u8; 16])).await?;
+    joining::unfence(leader, id, epoch).await
+}
+
 /// Asks every node until the one that leads has created a topic. The others refuse with NOT_CONTROLLER.
 async fn create_by_whoever_leads(nodes: &[&Arc<MetadataNode>], topic: &str) {
     let created = async {
@@ -107,16 +115,9 @@ async fn three_voters_agree_and_two_go_on() {
     for node in &nodes {
         wait_for(node, "a controller", |image| image.controller.is_some()).await;
     }
-    let registration = |id: NodeId| Registration {
-        broker: id,
-        incarnation: Uuid([id.0 as u8; 16]),
-        endpoints: Vec::new(),
-        rack: None,
-        directories: vec![Uuid([id.0 as u8; 16])],
-    };
     for node in &nodes {
         let joined = async {
-            while leader_of(&nodes).within(PATIENCE).join_cluster(registration(node.id())).await.is_err() {
+            while join(&leader_of(&nodes), node.id()).await.is_err() {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };

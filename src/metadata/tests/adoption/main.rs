@@ -2,6 +2,8 @@
 //! crash leaves.
 #![allow(clippy::disallowed_methods)]
 
+#[path = "../joining/mod.rs"]
+mod joining;
 mod stage;
 
 use std::path::Path;

@@ -3,16 +3,15 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use klamm_config::BrokerConfig;
 use klamm_io::{Disk, OpenMode};
 use klamm_metadata::adoption::{Adoption, AdoptionError, AdoptionSettings};
 use klamm_metadata::{
-    Image, KafkaRules, MetadataNode, NoPeers, QuorumSettings, Registration, Settings, TopicDefaults, Voter,
+    Image, KafkaRules, MetadataNode, NoPeers, QuorumSettings, Settings, TopicDefaults, Voter,
 };
-use klamm_model::{LeaderEpoch, NodeId, Uuid};
+use klamm_model::{LeaderEpoch, NodeId};
 use klamm_protocol::records::cluster_metadata::MetadataRecord;
 use klamm_protocol::records::control::LeaderChangeMessage;
 use klamm_protocol::records::control::leader_change_message::Voter as NamedVoter;
@@ -20,6 +19,8 @@ use klamm_protocol::{Message, Writer, encode_metadata_record};
 use klamm_records::{BatchBuilder, BatchSettings};
 use klamm_storage::{Keeper, LogStore, StorageError, StoreSettings};
 use klamm_testing::{SeededRandom, SimulatedClock, SimulatedDisk};
+
+use crate::joining;
 
 pub(crate) const LOGS: &str = "/logs";
 pub(crate) const NODE: NodeId = NodeId(1);
@@ -149,16 +150,10 @@ pub(crate) fn started(disk: &SimulatedDisk) -> Image {
     runtime.block_on(async {
         let (node, running) = MetadataNode::start_here(settings).await.unwrap();
         let found = node.image().offset;
-        let registration = Registration {
-            broker: NODE,
-            incarnation: Uuid([1; 16]),
-            endpoints: Vec::new(),
-            rack: None,
-            directories: vec![directory_id],
-        };
         let script = async {
-            let epoch = node.within(Duration::from_secs(60)).join_cluster(registration).await.unwrap();
+            let epoch = joining::register(&node, NODE, 1, directory_id).await.unwrap();
             assert!(epoch > found, "the epoch must be above all that were given before");
+            joining::unfence(&node, NODE, epoch).await.unwrap();
             let image = Image::clone(&node.image());
             node.shutdown();
             image
