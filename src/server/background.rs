@@ -461,10 +461,7 @@ pub(crate) fn update_config(context: &Context, image: &Image) {
 
 /// `cordoned.log.dirs`, as `log.dirs` names the directories; `*` means all (KIP-1066).
 fn cordoned(context: &Context, image: &Image) -> Vec<PathBuf> {
-    const KEY: &str = "cordoned.log.dirs";
-    let (broker, cluster) = dynamic_broker_configs(image, context.node_id);
-    let set = broker.get(KEY).or_else(|| cluster.get(KEY)).cloned();
-    let set = set.or_else(|| context.static_config.value(KEY)).unwrap_or_default();
+    let set = context.broker_setting(image, "cordoned.log.dirs").unwrap_or_default();
     let named: Vec<&str> = set.split(',').map(str::trim).collect();
     let is_named = |dir: &&PathBuf| {
         let absolute = std::path::absolute(dir);

@@ -117,6 +117,14 @@ impl Context {
         Some(klamm_coordinator::partition_of(group, count))
     }
 
+    /// The value in force of a broker's key that the configuration has no field for: as it was set for this broker, for
+    /// all, or at the start.
+    pub(crate) fn broker_setting(&self, image: &Image, key: &str) -> Option<String> {
+        let (broker, cluster) = dynamic_broker_configs(image, self.node_id);
+        let set = broker.get(key).or_else(|| cluster.get(key)).cloned();
+        set.or_else(|| self.static_config.value(key))
+    }
+
     /// A topic's settings in force.
     pub(crate) fn topic_config(&self, image: &Image, topic: &str) -> TopicConfig {
         topic_config(image, topic, self.node_id, &self.static_config)

@@ -58,7 +58,7 @@ pub struct BindError {
 }
 
 /// How long accepting pauses when the process has no descriptor left.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Binds all listeners of the configuration, before anything on disk is touched.
 pub async fn bind(config: &BrokerConfig, network: &dyn Network) -> Result<Vec<Bound>, BindError> {

@@ -9,7 +9,7 @@ use klamm_partition::Partition;
 use klamm_storage::{LogStore, StorageError};
 use tokio::task::JoinSet;
 
-use crate::context::{Context, dynamic_broker_configs};
+use crate::context::Context;
 use crate::stop::Stop;
 
 /// How many bytes are copied in one step, unless the throttle asks for fewer.
@@ -160,9 +160,8 @@ fn advance(store: &LogStore, partition: &Partition, bytes: u64) -> Result<Step, 
 }
 
 fn bytes_per_second(context: &Context) -> Option<u64> {
-    let (broker, cluster) = dynamic_broker_configs(&context.image(), context.node_id);
-    let set = broker.get(THROTTLE).or_else(|| cluster.get(THROTTLE)).cloned();
-    set.or_else(|| context.static_config.value(THROTTLE))?.trim().parse().ok().filter(|rate| *rate > 0)
+    let set = context.broker_setting(&context.image(), THROTTLE)?;
+    set.trim().parse().ok().filter(|rate| *rate > 0)
 }
 
 fn threads(context: &Context) -> usize {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use imbl::{OrdMap, OrdSet};
-use klamm_metadata::{PartitionState, Topic};
+use klamm_metadata::{Image, PartitionState, Topic};
 use klamm_model::{NodeId, TopicId, TopicPartition};
 use klamm_partition::Partition;
 
@@ -54,23 +54,27 @@ impl Table {
         })
     }
 
-    /// A partition's state as clients are told it, and whether its replica on this node is offline. A replica
-    /// whose log directory is offline neither leads nor is in sync. As in Kafka but for the leader epoch, which
-    /// grows there.
+    /// A partition's state as clients are told it, and its replicas that are offline. A replica whose log directory
+    /// is offline neither leads nor is in sync. As in Kafka but for the leader epoch, which grows there.
     pub(crate) fn as_told<'a>(
         &self,
         node: NodeId,
+        image: &Image,
         topic: &Topic,
         index: i32,
         state: &'a PartitionState,
-    ) -> (Cow<'a, PartitionState>, bool) {
+    ) -> (Cow<'a, PartitionState>, Vec<NodeId>) {
+        let mut offline = image.offline_replicas(state);
         if !self.is_offline(topic.id, index) {
-            return (Cow::Borrowed(state), false);
+            return (Cow::Borrowed(state), offline);
+        }
+        if !offline.contains(&node) {
+            offline.push(node);
         }
         let mut told = state.clone();
         told.leader = state.leader.filter(|leader| *leader != node);
         told.isr.retain(|replica| *replica != node);
-        (Cow::Owned(told), true)
+        (Cow::Owned(told), offline)
     }
 
     /// All partitions.

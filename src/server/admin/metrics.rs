@@ -74,7 +74,7 @@ fn partitions(writer: &mut Writer<'_>, image: &Image, context: &Context) -> fmt:
     let mut offline = 0;
     for topic in image.topics.values() {
         for (state, index) in topic.partitions.iter().zip(0..) {
-            let (state, _) = table.as_told(context.node_id, topic, index, state);
+            let (state, _) = table.as_told(context.node_id, image, topic, index, state);
             offline += i64::from(state.leader.is_none());
             if state.leader != Some(context.node_id) {
                 continue;

@@ -12,6 +12,7 @@ use klamm_io::{Listener, Stream};
 use tokio::task::JoinSet;
 
 use crate::context::Context;
+use crate::listener::ACCEPT_PAUSE;
 use crate::stop::Stop;
 
 /// The largest head of a request.
@@ -42,7 +43,7 @@ pub(crate) async fn serve(listener: Arc<dyn Listener>, context: Arc<Context>, mu
                 }
                 Err(error) => {
                     tracing::warn!("cannot take a connection on {}: {error}", listener.local_addr());
-                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             },
         }

@@ -96,8 +96,8 @@ fn describe(
     let indexed = topic.partitions.iter().zip(0..).take(end).skip(first);
     let table = context.partitions.load();
     let partitions = indexed.map(|(state, index)| {
-        let (told, is_offline) = table.as_told(context.node_id, topic, index, state);
-        partition(image, index, &told, is_offline.then_some(context.node_id))
+        let (told, offline) = table.as_told(context.node_id, image, topic, index, state);
+        partition(image, index, &told, &offline)
     });
     let partitions = partitions.collect();
     let described = DescribeTopicPartitionsResponseTopic {
@@ -115,12 +115,10 @@ fn partition(
     image: &Image,
     index: i32,
     state: &PartitionState,
-    offline_here: Option<NodeId>,
+    offline: &[NodeId],
 ) -> DescribeTopicPartitionsResponsePartition {
     let numbers = |nodes: &[NodeId]| nodes.iter().map(|node| node.0).collect::<Vec<i32>>();
     let leader = state.leader.filter(|node| image.brokers.contains_key(node));
-    let mut offline = image.offline_replicas(state);
-    offline.extend(offline_here.filter(|node| !offline.contains(node)));
     DescribeTopicPartitionsResponsePartition {
         error_code: if leader.is_some() { ErrorCode::None } else { ErrorCode::LeaderNotAvailable }.code(),
         partition_index: index,
@@ -130,6 +128,6 @@ fn partition(
         isr_nodes: numbers(&state.isr),
         eligible_leader_replicas: Some(numbers(&state.eligible_leaders)),
         last_known_elr: Some(numbers(&state.last_known_eligible_leaders)),
-        offline_replicas: numbers(&offline),
+        offline_replicas: numbers(offline),
     }
 }

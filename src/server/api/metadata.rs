@@ -156,9 +156,8 @@ fn named_topic(
 fn response_topic(context: &Context, image: &Image, topic: &Topic, operations: i32) -> MetadataResponseTopic {
     let table = context.partitions.load();
     let partitions = topic.partitions.iter().zip(0..).map(|(state, index)| {
-        let (told, is_offline) = table.as_told(context.node_id, topic, index, state);
-        let offline_here = is_offline.then_some(context.node_id);
-        response_partition(image, index, &told, offline_here)
+        let (told, offline) = table.as_told(context.node_id, image, topic, index, state);
+        response_partition(image, index, &told, &offline)
     });
     MetadataResponseTopic {
         name: Some(topic.name.to_string()),
@@ -174,12 +173,10 @@ fn response_partition(
     image: &Image,
     index: i32,
     state: &PartitionState,
-    offline_here: Option<NodeId>,
+    offline: &[NodeId],
 ) -> MetadataResponsePartition {
     let numbers = |nodes: &[NodeId]| nodes.iter().map(|node| node.0).collect::<Vec<i32>>();
     let leader = state.leader.filter(|node| image.brokers.contains_key(node));
-    let mut offline = image.offline_replicas(state);
-    offline.extend(offline_here.filter(|node| !offline.contains(node)));
     MetadataResponsePartition {
         error_code: if leader.is_some() { ErrorCode::None } else { ErrorCode::LeaderNotAvailable }.code(),
         partition_index: index,
@@ -187,6 +184,6 @@ fn response_partition(
         leader_epoch: state.leader_epoch.0,
         replica_nodes: numbers(&state.replicas),
         isr_nodes: numbers(&state.isr),
-        offline_replicas: numbers(&offline),
+        offline_replicas: numbers(offline),
     }
 }

@@ -28,6 +28,7 @@ use klamm_storage::StorageError;
 
 use super::{Answer, Begun, Call, Closed, decode, encode};
 use crate::context::Context;
+use crate::partition_table::{LocalTopic, Table};
 use crate::transaction_verification::{self, Clients};
 
 /// The client id of Kafka's own tools that may write to internal topics.
@@ -128,10 +129,7 @@ fn questions(context: &Context, call: &Call, request: &ProduceRequest) -> Vec<Qu
     let table = context.partitions.load();
     let mut questions = Vec::new();
     for topic in &request.topic_data {
-        let local = match call.version >= TOPIC_IDS_SINCE {
-            true => table.topic(topic.topic_id),
-            false => table.topic_by_name(&topic.name),
-        };
+        let local = named(call, &table, &topic.name, topic.topic_id);
         for data in &topic.partition_data {
             let partition = local.and_then(|local| local.partitions.get(&data.index));
             let Some(partition) = partition.filter(|partition| partition.is_leader()) else { continue };
@@ -160,6 +158,11 @@ fn questions(context: &Context, call: &Call, request: &ProduceRequest) -> Vec<Qu
     questions
 }
 
+/// The topic that a request means: from v13 on by its id, before by its name.
+fn named<'a>(call: &Call, table: &'a Table, name: &str, id: TopicId) -> Option<&'a Arc<LocalTopic>> {
+    if call.version >= TOPIC_IDS_SINCE { table.topic(id) } else { table.topic_by_name(name) }
+}
+
 /// The head of a transactional batch.
 fn transactional(records: &RecordsField) -> Option<BatchHeader> {
     match records.bytes().map(|bytes| klamm_records::peek_batch(bytes)) {
@@ -183,8 +186,7 @@ fn append_all(
     let mut response = ProduceResponse::default();
     let mut pending = Vec::new();
     for ((name, id), records_of) in by_topic(request.topic_data) {
-        let local =
-            if call.version >= TOPIC_IDS_SINCE { table.topic(id) } else { table.topic_by_name(&name) };
+        let local = named(call, &table, &name, id);
         let named_by_id = (call.version >= TOPIC_IDS_SINCE).then_some(id);
         let internal = local.is_some_and(|topic| topic_name::is_internal(&topic.name))
             && call.client_id.as_deref() != Some(ADMIN_CLIENT_ID);
