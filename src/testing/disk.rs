@@ -161,6 +161,23 @@ impl SimulatedDisk {
         Ok(())
     }
 
+    /// Makes a directory that holds what one of another disk holds. All of it is durable, as if it had been there for
+    /// long.
+    pub fn copy_from(&self, other: &dyn Disk, from: &Path, to: &Path) -> io::Result<()> {
+        self.create_dir_all(to)?;
+        for entry in other.read_dir(from)? {
+            let (source, target) = (from.join(&entry.name), to.join(&entry.name));
+            if entry.is_dir {
+                self.copy_from(other, &source, &target)?;
+            } else {
+                let file = self.open(&target, OpenMode::CreateNew)?;
+                file.write_all_at(&[&other.read(&source)?], 0)?;
+                file.sync_data()?;
+            }
+        }
+        to.ancestors().try_for_each(|directory| self.sync_dir(directory))
+    }
+
     /// What a file would hold after a crash that keeps nothing unsynced; `None` if it would not be there.
     pub fn durable_content(&self, path: impl AsRef<Path>) -> Option<Vec<u8>> {
         self.state().image.durable_content(path.as_ref()).map(<[u8]>::to_vec)

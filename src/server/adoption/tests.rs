@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use klamm_coordinator::Client;
-use klamm_io::{Disk, OpenMode, SystemClock, SystemNetwork};
+use klamm_io::{Disk, SystemClock, SystemDisk, SystemNetwork};
 use klamm_model::{IsolationLevel, Offset, TopicPartition};
 use klamm_partition::{AppendOptions, Partition, ReadOptions, Reader};
 use klamm_protocol::messages::offset_fetch::{OffsetFetchRequest, OffsetFetchRequestTopic};
@@ -26,25 +26,8 @@ fn fixture_dir(version: &str) -> PathBuf {
 
 fn fixture(version: &str) -> SimulatedDisk {
     let disk = SimulatedDisk::new(1);
-    copy(&disk, &fixture_dir(version).join("data"), Path::new(LOGS));
-    disk.sync_dir(Path::new("/")).unwrap();
+    disk.copy_from(&SystemDisk, &fixture_dir(version).join("data"), Path::new(LOGS)).unwrap();
     disk
-}
-
-fn copy(disk: &SimulatedDisk, from: &Path, to: &Path) {
-    disk.create_dir_all(to).unwrap();
-    for entry in std::fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let target = to.join(entry.file_name());
-        if entry.file_type().unwrap().is_dir() {
-            copy(disk, &entry.path(), &target);
-        } else {
-            let file = disk.open(&target, OpenMode::CreateNew).unwrap();
-            file.write_all_at(&[&std::fs::read(entry.path()).unwrap()], 0).unwrap();
-            file.sync_data().unwrap();
-        }
-    }
-    disk.sync_dir(to).unwrap();
 }
 
 fn machine(disk: &SimulatedDisk) -> Machine {

@@ -418,6 +418,19 @@ fn what_is_durable_can_be_looked_at_without_a_crash() {
     assert_eq!(disk.durable_content("/a").as_deref(), Some(&b"data"[..]));
 }
 
+/// A test that begins with a copied directory must find it whole after a power cut.
+#[test]
+fn a_copy_of_a_directory_survives_a_crash() {
+    let (source, _file) = disk_with("/a", b"data");
+    source.create_dir_all(path("/folder")).unwrap();
+    source.replace(path("/folder/b"), b"more").unwrap();
+    let disk = SimulatedDisk::new(1);
+    disk.copy_from(&source, path("/"), path("/to/copy")).unwrap();
+    let after = disk.crash_leaving(Unsynced::Lost);
+    assert_eq!(after.read(path("/to/copy/a")).unwrap(), b"data");
+    assert_eq!(after.read(path("/to/copy/folder/b")).unwrap(), b"more");
+}
+
 /// Space that runs out on the way leaves half of the bytes behind; a writer that counts on all or nothing does not
 /// cut them off.
 #[test]

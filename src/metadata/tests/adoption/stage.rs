@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use klamm_config::BrokerConfig;
-use klamm_io::{Disk, OpenMode};
+use klamm_io::{Disk, SystemDisk};
 use klamm_metadata::adoption::{Adoption, AdoptionError, AdoptionSettings};
 use klamm_metadata::{
     Image, KafkaRules, MetadataNode, NoPeers, QuorumSettings, Settings, TopicDefaults, Voter,
@@ -29,25 +29,8 @@ pub(crate) const NODE: NodeId = NodeId(1);
 pub(crate) fn fixture(version: &str) -> SimulatedDisk {
     let disk = SimulatedDisk::new(1);
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/dir").join(version).join("data");
-    copy(&disk, &source, Path::new(LOGS));
-    disk.sync_dir(Path::new("/")).unwrap();
+    disk.copy_from(&SystemDisk, &source, Path::new(LOGS)).unwrap();
     disk
-}
-
-fn copy(disk: &SimulatedDisk, from: &Path, to: &Path) {
-    disk.create_dir_all(to).unwrap();
-    for entry in std::fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let target = to.join(entry.file_name());
-        if entry.file_type().unwrap().is_dir() {
-            copy(disk, &entry.path(), &target);
-        } else {
-            let file = disk.open(&target, OpenMode::CreateNew).unwrap();
-            file.write_all_at(&[&std::fs::read(entry.path()).unwrap()], 0).unwrap();
-            file.sync_data().unwrap();
-        }
-    }
-    disk.sync_dir(to).unwrap();
 }
 
 /// A directory whose quorum log holds these batches and nothing else.

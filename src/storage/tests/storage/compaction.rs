@@ -5,14 +5,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use klamm_io::{Clock, Disk};
+use klamm_io::{Clock, Disk, SystemDisk};
 use klamm_model::{Offset, TimestampMs, TopicPartition};
 use klamm_records::{Batch, BatchBuilder, BatchSettings, Header, batches};
 use klamm_storage::{CleanedLog, Cleaner, CleanerSettings, CleanupPolicy, Log, LogConfig, LogStore, Outcome};
 use klamm_testing::{SimulatedClock, SimulatedDisk};
 use serde_json::Value;
 
-use crate::fixtures::{base64, committed_offsets, copy, fixtures_dir, lines};
+use crate::fixtures::{base64, committed_offsets, fixtures_dir, lines};
 use crate::support::*;
 
 /// When the fixtures were made; the first horizon of `drop`, whose retention was 0.
@@ -41,7 +41,7 @@ impl Compacted {
         drop(LogStore::open(settings(&disk)).unwrap());
         let name = format!("{topic}-0");
         let input = fixtures_dir().join("compacted").join(version).join("input").join(&name);
-        copy(&disk, &input, &Path::new(LOGS).join(&name));
+        disk.copy_from(&SystemDisk, &input, &Path::new(LOGS).join(&name)).unwrap();
         put(&disk, &Path::new(LOGS).join(".kafka_cleanshutdown"), b"");
         let clock = SimulatedClock::new(now_ms);
         let mut settings = settings(&disk);

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use klamm_io::Disk;
+use klamm_io::{Disk, SystemDisk};
 use klamm_model::{Offset, TimestampMs, TopicPartition};
 use klamm_records::Record;
 use klamm_storage::{CleanupPolicy, Log, LogConfig, LogStore, ProducerBatch, ProducerState, ReadError};
@@ -86,19 +86,6 @@ pub(crate) fn lines(path: &Path) -> Vec<Value> {
     content.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-pub(crate) fn copy(disk: &SimulatedDisk, from: &Path, to: &Path) {
-    disk.create_dir_all(to).unwrap();
-    for entry in std::fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let target = to.join(entry.file_name());
-        if entry.file_type().unwrap().is_dir() {
-            copy(disk, &entry.path(), &target);
-        } else {
-            put(disk, &target, &std::fs::read(entry.path()).unwrap());
-        }
-    }
-}
-
 #[derive(Clone, Copy, PartialEq)]
 enum Stop {
     Clean,
@@ -109,7 +96,7 @@ impl Fixture {
     fn disk(&self, stop: Stop) -> SimulatedDisk {
         let disk = SimulatedDisk::new(1);
         drop(LogStore::open(settings(&disk)).unwrap());
-        copy(&disk, &self.source, &self.folder());
+        disk.copy_from(&SystemDisk, &self.source, &self.folder()).unwrap();
         if stop == Stop::Clean {
             put(&disk, &Path::new(LOGS).join(".kafka_cleanshutdown"), b"");
         }
@@ -372,7 +359,8 @@ pub(crate) fn committed_offsets(log: &Log) -> Vec<Offset> {
 fn a_directory_of_kafka_opens_without_a_scan() {
     for version in ["4.4", "3.9"] {
         let disk = SimulatedDisk::new(1);
-        copy(&disk, &fixtures_dir().join("dir").join(version).join("data"), Path::new(LOGS));
+        let source = fixtures_dir().join("dir").join(version).join("data");
+        disk.copy_from(&SystemDisk, &source, Path::new(LOGS)).unwrap();
         let store = open(&disk, &LogConfig { segment_bytes: 4000, ..small() });
         assert_eq!(store.report.recovered_logs, 0);
         assert_eq!(store.report.logs, 7);
@@ -393,7 +381,7 @@ fn a_directory_of_kafka_opens_without_a_scan() {
 fn a_directory_of_a_killed_kafka_recovers() {
     let source = fixtures_dir().join("dir/4.4-killed");
     let disk = SimulatedDisk::new(1);
-    copy(&disk, &source.join("data"), Path::new(LOGS));
+    disk.copy_from(&SystemDisk, &source.join("data"), Path::new(LOGS)).unwrap();
     let store = open(&disk, &LogConfig { segment_bytes: 4000, ..small() });
     assert_eq!((store.report.recovered_logs, store.report.logs), (5, 7), "two are empty");
     for name in ["alpha-0", "alpha-1", "beta.with_dots-0"] {
