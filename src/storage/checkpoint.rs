@@ -5,8 +5,9 @@ use std::path::Path;
 use klamm_io::Disk;
 use klamm_model::{LeaderEpoch, Offset, TopicPartition};
 
-use crate::error::{StorageError, StorageErrorKind};
+use crate::error::StorageError;
 use crate::leader_epochs::{EpochEntry, LeaderEpochs};
+use crate::small_files::read_if_there;
 
 /// `recovery-point-offset-checkpoint`: up to where each log was synced.
 pub(crate) const RECOVERY_POINTS: &str = "recovery-point-offset-checkpoint";
@@ -83,11 +84,7 @@ fn with_head(count: usize, lines: impl Iterator<Item = String>) -> String {
 }
 
 fn read_lines(disk: &dyn Disk, path: &Path) -> Result<Option<Vec<String>>, StorageError> {
-    let content = match disk.read(path) {
-        Ok(content) => content,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(StorageError::io(path, READ, &error)),
-    };
+    let Some(content) = read_if_there(disk, path, READ)? else { return Ok(None) };
     let content = String::from_utf8(content)
         .map_err(|_| StorageError::corrupt(path, READ, "the checkpoint is not text"))?;
     if !content.is_empty() && !content.ends_with('\n') {
@@ -100,8 +97,7 @@ fn read_lines(disk: &dyn Disk, path: &Path) -> Result<Option<Vec<String>>, Stora
     match version.trim().parse() {
         Ok(VERSION) => {}
         Ok(version) if version > VERSION => {
-            let kind = StorageErrorKind::UnknownVersion { found: version.to_string(), newest: VERSION };
-            return Err(StorageError::new(path, READ, kind));
+            return Err(StorageError::unknown_version(path, READ, version, VERSION));
         }
         _ => return Err(malformed(path, version)),
     }

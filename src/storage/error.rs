@@ -95,6 +95,17 @@ impl StorageError {
         StorageError { path: path.to_owned(), position: None, kind, context }
     }
 
+    /// A file of a version that this program does not know.
+    pub(crate) fn unknown_version(
+        path: &Path,
+        context: &'static str,
+        found: impl ToString,
+        newest: i32,
+    ) -> StorageError {
+        let kind = StorageErrorKind::UnknownVersion { found: found.to_string(), newest };
+        StorageError::new(path, context, kind)
+    }
+
     pub(crate) fn at(mut self, position: u64) -> StorageError {
         self.position = Some(position);
         self

@@ -30,6 +30,7 @@ mod positions;
 mod producer_snapshot;
 mod producers;
 mod segment;
+mod small_files;
 mod store;
 mod syncer;
 mod walk;

@@ -5,7 +5,8 @@ use std::path::Path;
 use klamm_io::Disk;
 use klamm_model::TopicId;
 
-use crate::error::{StorageError, StorageErrorKind};
+use crate::error::StorageError;
+use crate::small_files::Fields;
 
 pub(crate) const FILE_NAME: &str = "partition.metadata";
 
@@ -20,30 +21,18 @@ pub(crate) fn content(topic_id: TopicId) -> String {
 /// Reads the id; `None` if there is no file, as in folders of Kafka 2.8 and older.
 pub(crate) fn read(disk: &dyn Disk, directory: &Path) -> Result<Option<TopicId>, StorageError> {
     let path = directory.join(FILE_NAME);
-    let content = match disk.read(&path) {
-        Ok(content) => content,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(StorageError::io(&path, READ, &error)),
-    };
-    let content = String::from_utf8_lossy(&content);
-    let field = |name: &str| {
-        let line = content.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-        line.map(str::trim)
-    };
+    let Some(fields) = Fields::read(disk, &path, READ)? else { return Ok(None) };
     let corrupt = |reason| {
         let advice = "the lines \"version: 0\" and \"topic_id: <id>\" were expected; restore it, or remove it to take \
                       the folder for that of the topic of its name";
         StorageError::corrupt(&path, READ, format!("{reason}; {advice}"))
     };
-    match field("version").map(str::parse::<i32>) {
-        Some(Ok(VERSION)) => {}
-        Some(Ok(found)) => {
-            let kind = StorageErrorKind::UnknownVersion { found: found.to_string(), newest: VERSION };
-            return Err(StorageError::new(&path, READ, kind));
-        }
-        _ => return Err(corrupt("the file holds no version")),
+    match fields.version() {
+        Some(VERSION) => {}
+        Some(found) => return Err(StorageError::unknown_version(&path, READ, found, VERSION)),
+        None => return Err(corrupt("the file holds no version")),
     }
-    let id = field("topic_id").and_then(|id| id.parse::<TopicId>().ok()).filter(|id| !id.is_zero());
+    let id = fields.get("topic_id").and_then(|id| id.parse::<TopicId>().ok()).filter(|id| !id.is_zero());
     id.map(Some).ok_or_else(|| corrupt("the file holds no topic id"))
 }
 

@@ -8,7 +8,6 @@
 //!
 //! The file holds the version, the offset, and why, a line each.
 
-use std::io;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
@@ -18,8 +17,10 @@ use klamm_model::Offset;
 use super::Log;
 use super::recovery::first_to_recover;
 use super::snapshots::write_whole;
+use crate::deletion::remove_if_there;
 use crate::error::StorageError;
 use crate::partition_metadata;
+use crate::small_files::read_if_there;
 
 const FILE_NAME: &str = "recovery-start";
 const VERSION: &str = "0";
@@ -45,13 +46,9 @@ impl RecoveryStart {
     /// Reads the file, if there is one. One that a crash has left half written asks for everything.
     pub(super) fn read(disk: &dyn Disk, dir: &Path) -> Result<Option<RecoveryStart>, StorageError> {
         let path = dir.join(FILE_NAME);
-        let content = match disk.read(&path) {
-            Ok(content) => content,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(StorageError::io(&path, "read the start of the recovery", &error)),
-        };
+        let content = read_if_there(disk, &path, "read the start of the recovery")?;
         let everything = RecoveryStart { offset: 0, cause: Cause::FailedSync };
-        Ok(Some(RecoveryStart::parse(&content).unwrap_or(everything)))
+        Ok(content.map(|content| RecoveryStart::parse(&content).unwrap_or(everything)))
     }
 
     fn parse(content: &[u8]) -> Option<RecoveryStart> {
@@ -170,13 +167,7 @@ impl Log {
         if !self.unsynced.recovery_start.load(Ordering::Acquire) {
             return Ok(());
         }
-        let path = self.dir.join(FILE_NAME);
-        match self.environment.disk.remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(StorageError::io(&path, "remove", &error));
-            }
-            _ => {}
-        }
+        remove_if_there(&*self.environment.disk, &self.dir.join(FILE_NAME))?;
         self.sync_dir(&self.dir)?;
         self.unsynced.recovery_start.store(false, Ordering::Release);
         Ok(())

@@ -15,9 +15,11 @@ use crate::checkpoint::{self, Offsets};
 use crate::deletion::{DELETED_FOLDER_SUFFIX, FUTURE_FOLDER_SUFFIX};
 use crate::error::{StorageError, StorageErrorKind};
 use crate::health::DirectoryHealth;
+use crate::small_files::read_if_there;
 
 const LOCK_FILE: &str = ".lock";
 const CLEAN_SHUTDOWN_FILE: &str = ".kafka_cleanshutdown";
+const READ_MARK: &str = "read the mark of a clean stop";
 /// The quorum log of Apache Kafka.
 const KAFKAS_METADATA_FOLDER: &str = "__cluster_metadata-0";
 /// What Apache Kafka 3.3 to 3.9 formats a directory with.
@@ -216,14 +218,10 @@ impl LogDirectory {
     /// start is interrupted, the next one must not trust it.
     pub(super) fn remembered(&self, disk: &dyn Disk) -> Result<Remembered, StorageError> {
         let marker = self.path.join(CLEAN_SHUTDOWN_FILE);
-        let failed = |error: io::Error| StorageError::io(&marker, "read the mark of a clean stop", &error);
-        let content = match disk.read(&marker) {
-            Ok(content) => Some(content),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(error) => return Err(failed(error)),
-        };
+        let content = read_if_there(disk, &marker, READ_MARK)?;
         if content.is_some() {
-            disk.remove_file(&marker).and_then(|()| disk.sync_dir(&self.path)).map_err(failed)?;
+            let removed = disk.remove_file(&marker).and_then(|()| disk.sync_dir(&self.path));
+            removed.map_err(|error| StorageError::io(&marker, READ_MARK, &error))?;
         }
         let read = |name, loss| self.read_or_set_aside(disk, name, loss);
         let remembered = Remembered {

@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 use klamm_io::Disk;
 use klamm_model::{TopicPartition, Uuid};
 
-use crate::error::{StorageError, StorageErrorKind};
+use crate::error::StorageError;
+use crate::small_files::Fields;
 
 /// The mark's file, in the partition's folder. Apache Kafka does not look at it.
 const FILE_NAME: &str = "partition.moved";
@@ -31,26 +32,14 @@ impl Mark {
     /// Reads the mark of a folder, if there is one.
     pub(super) fn read(disk: &dyn Disk, folder: &Path) -> Result<Option<Mark>, StorageError> {
         let path = folder.join(FILE_NAME);
-        let content = match disk.read(&path) {
-            Ok(content) => content,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(StorageError::io(&path, READ, &error)),
-        };
-        let content = String::from_utf8_lossy(&content);
-        let field = |name: &str| {
-            let line = content.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-            line.map(str::trim)
-        };
-        match field("version").map(str::parse::<i32>) {
-            Some(Ok(VERSION)) => {}
-            Some(Ok(found)) => {
-                let kind = StorageErrorKind::UnknownVersion { found: found.to_string(), newest: VERSION };
-                return Err(StorageError::new(&path, READ, kind));
-            }
-            _ => return Err(StorageError::corrupt(&path, READ, "the file holds no version")),
+        let Some(fields) = Fields::read(disk, &path, READ)? else { return Ok(None) };
+        match fields.version() {
+            Some(VERSION) => {}
+            Some(found) => return Err(StorageError::unknown_version(&path, READ, found, VERSION)),
+            None => return Err(StorageError::corrupt(&path, READ, "the file holds no version")),
         }
-        let number = field("number").and_then(|number| number.parse().ok());
-        let replaces = field("replaces").and_then(|id| id.parse().ok());
+        let number = fields.get("number").and_then(|number| number.parse().ok());
+        let replaces = fields.get("replaces").and_then(|id| id.parse().ok());
         let mark = number.zip(replaces).map(|(number, replaces)| Mark { number, replaces });
         mark.map(Some).ok_or_else(|| StorageError::corrupt(&path, READ, "the file names no directory"))
     }

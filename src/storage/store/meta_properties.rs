@@ -9,7 +9,8 @@ use std::path::Path;
 use klamm_io::Disk;
 use klamm_model::{NodeId, Uuid};
 
-use crate::error::{StorageError, StorageErrorKind};
+use crate::error::StorageError;
+use crate::small_files::read_if_there;
 
 pub(super) const FILE_NAME: &str = "meta.properties";
 
@@ -52,11 +53,8 @@ impl MetaProperties {
     /// Reads the file; `None` if there is none.
     pub(super) fn read(disk: &dyn Disk, directory: &Path) -> Result<Option<MetaProperties>, StorageError> {
         let path = directory.join(FILE_NAME);
-        match disk.read(&path) {
-            Ok(content) => MetaProperties::parse(&path, &String::from_utf8_lossy(&content)).map(Some),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(StorageError::io(&path, READ, &error)),
-        }
+        let content = read_if_there(disk, &path, READ)?;
+        content.map(|content| MetaProperties::parse(&path, &String::from_utf8_lossy(&content))).transpose()
     }
 
     fn parse(path: &Path, content: &str) -> Result<MetaProperties, StorageError> {
@@ -67,10 +65,8 @@ impl MetaProperties {
         };
         let corrupt = |reason: &str| StorageError::corrupt(path, READ, reason);
         let version = take("version").ok_or_else(|| corrupt("the version is missing"))?;
-        let keeper = keeper(&version).ok_or_else(|| {
-            let kind = StorageErrorKind::UnknownVersion { found: version, newest: VERSION };
-            StorageError::new(path, READ, kind)
-        })?;
+        let keeper =
+            keeper(&version).ok_or_else(|| StorageError::unknown_version(path, READ, version, VERSION))?;
         let cluster_id = take("cluster.id").ok_or_else(|| corrupt("cluster.id is missing"))?;
         let id_key = if keeper == Keeper::KafkaWithZookeeper { "broker.id" } else { "node.id" };
         let node_id = take(id_key).ok_or_else(|| corrupt(&format!("{id_key} is missing")))?;
