@@ -7,7 +7,7 @@ use std::time::Duration;
 use klamm_model::Offset;
 use klamm_records::Record;
 use klamm_storage::{CleanerSettings, LogConfig, Outcome, StorageError, StoreSettings};
-use klamm_testing::{Failure, Fault, SimulatedDisk, Unsynced};
+use klamm_testing::{Failure, Fault, SimulatedDisk};
 
 use crate::compaction_world::*;
 use crate::support::*;
@@ -140,16 +140,6 @@ fn compact(world: &CleanedWorld) -> Result<usize, StorageError> {
     unreachable!("compaction comes to an end")
 }
 
-/// How the machine is found again; `None` after a kill.
-const ENDINGS: [Option<Unsynced>; 6] = [
-    None,
-    Some(Unsynced::Lost),
-    Some(Unsynced::Kept),
-    Some(Unsynced::Torn),
-    Some(Unsynced::Scattered),
-    Some(Unsynced::Seeded),
-];
-
 #[test]
 fn a_crash_at_any_call_leaves_the_old_or_the_new() {
     crash_at_any_call(settings).unwrap_or_else(|problem| panic!("{problem}"));
@@ -180,9 +170,9 @@ fn crash_at_any_call(settings: impl Fn(&SimulatedDisk) -> StoreSettings) -> Resu
         crashed.crash_after(change);
         compact(&world).unwrap_err();
         drop(world);
-        for (index, unsynced) in ENDINGS.into_iter().enumerate() {
-            let context = format!("{unsynced:?} after {change} changes");
-            let disk = unsynced.map_or_else(|| crashed.kill(), |unsynced| crashed.crash_leaving(unsynced));
+        for (index, ending) in ENDINGS.into_iter().enumerate() {
+            let context = format!("{ending:?} after {change} changes");
+            let disk = found_after(ending, &crashed);
             let world = try_open(&disk).map_err(|error| format!("{context}: {error}"))?;
             if let Some(problem) = problem(&world) {
                 return Err(format!("{context}: {problem}"));

@@ -130,9 +130,8 @@ fn a_kill_between_any_two_calls_loses_nothing_that_was_appended() {
 
 #[test]
 fn a_power_cut_between_any_two_calls_loses_nothing_that_was_synced() {
-    let kinds = [Unsynced::Lost, Unsynced::Kept, Unsynced::Torn, Unsynced::Scattered, Unsynced::Seeded];
     for changes in 0..changes_of_a_whole_run() {
-        for unsynced in kinds {
+        for unsynced in ENDINGS.into_iter().flatten() {
             let disk = SimulatedDisk::new(changes);
             disk.crash_after(changes);
             let mut told = Told::default();

@@ -9,6 +9,7 @@ use klamm_storage::{LogConfig, StorageError, StoreSettings};
 use klamm_testing::{Failure, Fault, OperationKind, SimulatedDisk, Unsynced};
 
 use crate::invariants::{Survives, Violation, check_open, check_reopened};
+use crate::support::{ENDINGS, found_after};
 use crate::world::World;
 
 /// One thing that a user or a broker does. When it fails it is done again, so it must be one that can be.
@@ -97,16 +98,6 @@ pub(crate) struct Passed {
     pub(crate) checks: usize,
 }
 
-/// How the machine is found again; `None` after a kill.
-const ENDINGS: [Option<Unsynced>; 6] = [
-    None,
-    Some(Unsynced::Lost),
-    Some(Unsynced::Kept),
-    Some(Unsynced::Torn),
-    Some(Unsynced::Scattered),
-    Some(Unsynced::Seeded),
-];
-
 /// Stops the machine at every call that changes the disk.
 pub(crate) fn crash_at_every_call(scenario: &Scenario) -> Result<Passed, Caught> {
     let calls = scenario.calls().into_iter().filter(|kind| kind.is_change()).count();
@@ -123,7 +114,7 @@ pub(crate) fn crash_at_every_call(scenario: &Scenario) -> Result<Passed, Caught>
             }
             let also_interrupted = (call as usize + index).is_multiple_of(4);
             for interrupts_recovery in [false, true].into_iter().take(1 + usize::from(also_interrupted)) {
-                let left = ending.map_or_else(|| disk.kill(), |unsynced| disk.crash_leaving(unsynced));
+                let left = found_after(ending, &disk);
                 let left = if interrupts_recovery { interrupted(scenario, left, ending, call) } else { left };
                 let mut found = scenario.world(&left);
                 found.model = world.model.clone();
@@ -157,7 +148,7 @@ fn interrupted(
     let mut world = scenario.world(&disk);
     // It fails as soon as the machine is down; if the start has fewer calls, the end comes behind it.
     let _ = world.open();
-    ending.map_or_else(|| disk.kill(), |unsynced| disk.crash_leaving(unsynced))
+    found_after(ending, &disk)
 }
 
 /// Lets every call fail with EIO, and with ENOSPC those that can. The process lives, the error says where, nothing

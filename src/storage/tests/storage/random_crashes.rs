@@ -3,7 +3,7 @@
 //! from how the log is laid out.
 
 use klamm_storage::LogConfig;
-use klamm_testing::{SimulatedDisk, Unsynced};
+use klamm_testing::SimulatedDisk;
 use proptest::prelude::*;
 
 use crate::support::*;
@@ -37,16 +37,6 @@ fn step() -> impl Strategy<Value = Step> {
         2 => Just(Step::Checkpoint),
         1 => Just(Step::Restart),
         1 => Just(Step::Kill),
-    ]
-}
-
-fn unsynced() -> impl Strategy<Value = Unsynced> {
-    prop_oneof![
-        Just(Unsynced::Lost),
-        Just(Unsynced::Kept),
-        Just(Unsynced::Torn),
-        Just(Unsynced::Scattered),
-        Just(Unsynced::Seeded),
     ]
 }
 
@@ -124,7 +114,7 @@ proptest! {
     fn what_was_synced_survives_and_what_survives_was_appended(
         seed in any::<u64>(),
         steps in prop::collection::vec(step(), 1..40),
-        unsynced in unsynced(),
+        unsynced in prop::sample::select(ENDINGS.into_iter().flatten().collect::<Vec<_>>()),
     ) {
         let mut told = Told::default();
         let disk = run(SimulatedDisk::new(seed), &steps, &mut told).crash_leaving(unsynced);

@@ -12,7 +12,7 @@ use klamm_model::{
 use klamm_records::control::EndTxnMarker;
 use klamm_records::{Batch, BatchBuilder, BatchSettings, Record, batches};
 use klamm_storage::{LoadReport, Log, LogConfig, LogStore, StorageError, StoreSettings};
-use klamm_testing::{OperationKind, SeededRandom, SimulatedClock, SimulatedDisk};
+use klamm_testing::{OperationKind, SeededRandom, SimulatedClock, SimulatedDisk, Unsynced};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record as SpanRecord};
 use tracing::{Dispatch, Event, Level, Metadata, Subscriber};
@@ -32,6 +32,21 @@ pub(crate) fn settings(disk: &SimulatedDisk) -> StoreSettings {
         StoreSettings::new(vec![LOGS.into()], NodeId(1), Arc::new(disk.clone()), clock, random);
     settings.recovery_threads = 1;
     settings
+}
+
+/// How the machine is found again; `None` after a kill.
+pub(crate) const ENDINGS: [Option<Unsynced>; 6] = [
+    None,
+    Some(Unsynced::Lost),
+    Some(Unsynced::Kept),
+    Some(Unsynced::Torn),
+    Some(Unsynced::Scattered),
+    Some(Unsynced::Seeded),
+];
+
+/// The disk as it is found after such an end.
+pub(crate) fn found_after(ending: Option<Unsynced>, disk: &SimulatedDisk) -> SimulatedDisk {
+    ending.map_or_else(|| disk.kill(), |unsynced| disk.crash_leaving(unsynced))
 }
 
 /// Segments and index intervals as small as those of the fixtures.
