@@ -45,6 +45,23 @@ fn opened_plainly(disk: &SimulatedDisk) -> (LogStore, LoadReport) {
     opened(Arc::new(disk.clone()), disk)
 }
 
+/// Opens a store, and does something while its busy log is being checked.
+fn during_the_check<T: Send>(
+    disk: &SimulatedDisk,
+    action: impl FnOnce(&LogStore) -> T + Send,
+) -> (LogStore, T, LoadReport) {
+    let gate = GatedDisk::new(disk.clone(), "busy-0", "log");
+    let (store, _) = opened(Arc::new(gate.clone()), disk);
+    let (done, report) = std::thread::scope(|scope| {
+        let recovery = scope.spawn(|| store.recover(&|| {}));
+        gate.await_arrival();
+        let action = scope.spawn(|| action(&store));
+        gate.open_up();
+        (action.join().unwrap(), recovery.join().unwrap())
+    });
+    (store, done, report)
+}
+
 #[test]
 fn what_was_not_written_to_is_there_before_the_recovery() {
     let disk = killed(&SimulatedDisk::new(1));
@@ -148,19 +165,14 @@ fn a_partition_that_waits_can_be_deleted_and_made_again() {
 #[test]
 fn a_partition_that_is_being_checked_can_be_deleted_and_made_again() {
     let disk = killed(&SimulatedDisk::new(1));
-    let gate = GatedDisk::new(disk.clone(), "busy-0", "log");
-    let (store, _) = opened(Arc::new(gate.clone()), &disk);
-    std::thread::scope(|scope| {
-        let recovery = scope.spawn(|| store.recover(&|| {}));
-        gate.await_arrival();
-        let deletion = scope.spawn(|| store.delete(&tp("busy")).unwrap());
-        gate.open_up();
-        assert!(deletion.join().unwrap());
+    let (store, log, report) = during_the_check(&disk, |store| {
+        assert!(store.delete(&tp("busy")).unwrap());
         let log = store.create(&tp("busy"), Uuid([8; 16]), small()).unwrap();
         append(&log).unwrap();
-        assert_eq!(recovery.join().unwrap().unchecked_logs, 0);
-        assert_eq!(offsets(&read_all(&log)), [0, 1, 2]);
+        log
     });
+    assert_eq!(report.unchecked_logs, 0);
+    assert_eq!(offsets(&read_all(&log)), [0, 1, 2]);
     store.close(None).unwrap();
     drop(store);
     assert_eq!(open(&disk, &small()).get(&tp("busy")).unwrap().log_end_offset(), 3);
@@ -169,16 +181,8 @@ fn a_partition_that_is_being_checked_can_be_deleted_and_made_again() {
 #[test]
 fn a_stop_ends_a_check_that_is_under_way() {
     let disk = killed(&SimulatedDisk::new(1));
-    let gate = GatedDisk::new(disk.clone(), "busy-0", "log");
-    let (store, _) = opened(Arc::new(gate.clone()), &disk);
-    std::thread::scope(|scope| {
-        let recovery = scope.spawn(|| store.recover(&|| {}));
-        gate.await_arrival();
-        let stop = scope.spawn(|| store.close(None));
-        gate.open_up();
-        stop.join().unwrap().unwrap();
-        recovery.join().unwrap();
-    });
+    let (store, closed, _) = during_the_check(&disk, |store| store.close(None));
+    closed.unwrap();
     drop(store);
     let store = open(&disk.kill(), &small());
     assert_eq!(offsets(&read_all(&store.get(&tp("busy")).unwrap())), (0..48).collect::<Vec<_>>());
