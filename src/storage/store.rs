@@ -390,6 +390,10 @@ fn check_first(health: &[Arc<DirectoryHealth>]) -> Result<(), StorageError> {
 }
 
 impl Shared {
+    fn directory(&self, id: Uuid) -> Option<&LogDirectory> {
+        self.directories.iter().find(|directory| directory.id == id)
+    }
+
     /// The directories that work.
     fn online(&self) -> impl Iterator<Item = &LogDirectory> {
         self.directories.iter().filter(|directory| directory.health.is_online())

@@ -41,14 +41,15 @@ impl LogStore {
         }
         // Its copy has one of two names; the one that it has not is no failure.
         if let Some(unsettled) = unsettled {
-            self.shared.undeleted.lock().entry(tp.clone()).or_default().extend(unsettled.folders(tp));
+            for folder in unsettled.folders(tp) {
+                self.delete_folder_later(tp, unsettled.directory, folder, 0);
+            }
         }
         for log in log.iter().chain(&future) {
             self.delete_later(log);
         }
         for unopened in unopened {
-            let undeleted = Undeleted { directory: unopened.directory, folder: unopened.folder, delay_ms: 0 };
-            self.shared.undeleted.lock().entry(tp.clone()).or_default().push(undeleted);
+            self.delete_folder_later(tp, unopened.directory, unopened.folder, 0);
         }
         let was_there = self.delete_again(tp)?;
         let left = self.shared.undeleted.lock().get(tp).cloned().unwrap_or_default();
@@ -63,20 +64,27 @@ impl LogStore {
     fn delete_interrupted(&self, tp: &TopicPartition) {
         let mut interrupted = self.shared.interrupted.lock();
         for Interrupted(open) in interrupted.extract_if(.., |Interrupted(open)| open.topic_partition == *tp) {
-            let undeleted = Undeleted { directory: open.directory_id, folder: open.dir, delay_ms: 0 };
-            self.shared.undeleted.lock().entry(tp.clone()).or_default().push(undeleted);
+            self.delete_folder_later(tp, open.directory_id, open.dir, 0);
         }
     }
 
     /// Takes a log out of use; [`LogStore::delete_again`] then gives its folder the new name.
     pub(super) fn delete_later(&self, log: &Log) {
         log.set_deleted();
-        let undeleted = Undeleted {
-            directory: log.directory_id(),
-            folder: log.dir(),
-            delay_ms: log.config().file_delete_delay_ms,
-        };
-        self.shared.undeleted.lock().entry(log.topic_partition().clone()).or_default().push(undeleted);
+        let delay_ms = log.config().file_delete_delay_ms;
+        self.delete_folder_later(log.topic_partition(), log.directory_id(), log.dir(), delay_ms);
+    }
+
+    /// As [`LogStore::delete_later`], for a folder of which no log is open.
+    pub(super) fn delete_folder_later(
+        &self,
+        tp: &TopicPartition,
+        directory: Uuid,
+        folder: PathBuf,
+        delay_ms: i64,
+    ) {
+        let undeleted = Undeleted { directory, folder, delay_ms };
+        self.shared.undeleted.lock().entry(tp.clone()).or_default().push(undeleted);
     }
 
     /// Gives the folders of a deleted partition their new names, if they still have the old ones. Returns whether

@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use klamm_model::{Offset, TopicId, TopicPartition, Uuid};
 use parking_lot::Mutex;
 
-use super::deleting::Undeleted;
 use super::directory::{Folder, LogDirectory, Remembered};
 use super::duplicates::{self, Mark};
 use super::moves::Interrupted;
@@ -181,9 +180,7 @@ impl LogStore {
             settled.push(winner);
             for replaced in folders {
                 tracing::info!(folder = %replaced.path.display(), "the partition has moved; its original goes");
-                let (directory, folder) = (replaced.directory.id, replaced.path);
-                let undeleted = Undeleted { directory, folder, delay_ms: 0 };
-                self.shared.undeleted.lock().entry(name.clone()).or_default().push(undeleted);
+                self.delete_folder_later(&name, replaced.directory.id, replaced.path, 0);
             }
             if let Err(error) = self.delete_again(&name) {
                 tracing::error!(partition = %name, %error, "the original of a moved partition stays for now");

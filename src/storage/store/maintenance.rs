@@ -152,15 +152,13 @@ impl Shared {
 
     /// Writes the recovery points of one directory, and up to where its logs were compacted.
     pub(super) fn write_recovery_points(&self, directory_id: Uuid) -> Result<(), StorageError> {
-        for directory in self.directories.iter().filter(|directory| directory.id == directory_id) {
-            let mut checkpoints = directory.checkpoints();
-            let disk = &*self.environment.disk;
-            let offsets = self.recovery_points_in(directory_id);
-            checkpoints.write(disk, checkpoint::RECOVERY_POINTS, &offsets)?;
-            let offsets = self.cleaned_offsets_in(directory_id);
-            checkpoints.write(disk, checkpoint::CLEANED_OFFSETS, &offsets)?;
-        }
-        Ok(())
+        let Some(directory) = self.directory(directory_id) else { return Ok(()) };
+        let mut checkpoints = directory.checkpoints();
+        let disk = &*self.environment.disk;
+        let offsets = self.recovery_points_in(directory_id);
+        checkpoints.write(disk, checkpoint::RECOVERY_POINTS, &offsets)?;
+        let offsets = self.cleaned_offsets_in(directory_id);
+        checkpoints.write(disk, checkpoint::CLEANED_OFFSETS, &offsets)
     }
 
     fn recovery_points_in(&self, directory: Uuid) -> Offsets {

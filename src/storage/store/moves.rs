@@ -4,12 +4,11 @@
 //! nobody appends, it is closed as at a stop, marked ([`super::duplicates`]), and renamed; then the original
 //! is renamed for deletion. Whatever happens in between, one folder is the partition, with everything in it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use klamm_model::{Offset, TopicPartition, Uuid};
 
-use super::deleting::Undeleted;
 use super::duplicates::Mark;
 use super::{LogDirectory, LogStore, PlacementError, random_id, suffixed_name};
 use crate::deletion::FUTURE_FOLDER_SUFFIX;
@@ -33,19 +32,15 @@ pub(super) struct Interrupted(pub(super) OpenLog);
 #[derive(Clone)]
 pub(super) struct Unsettled {
     future: Arc<Log>,
-    directory: Uuid,
+    pub(super) directory: Uuid,
     mark: Mark,
 }
 
 impl Unsettled {
     /// The names that the copy may have.
-    pub(super) fn folders(&self, tp: &TopicPartition) -> [Undeleted; 2] {
+    pub(super) fn folders(&self, tp: &TopicPartition) -> [PathBuf; 2] {
         let renamed = self.future.dir().with_file_name(tp.to_string());
-        [self.future.dir(), renamed].map(|folder| Undeleted {
-            directory: self.directory,
-            folder,
-            delay_ms: 0,
-        })
+        [self.future.dir(), renamed]
     }
 }
 
@@ -125,8 +120,7 @@ impl LogStore {
             }
             // The original is there: the copy is of no use to anybody.
             (failed, Some(_)) => {
-                let undeleted = Undeleted { directory, folder, delay_ms: 0 };
-                self.shared.undeleted.lock().entry(name.clone()).or_default().push(undeleted);
+                self.delete_folder_later(&name, directory, folder, 0);
                 self.delete_again(&name)?;
                 failed.map_or(Ok(()), |failed| failed.map(drop))
             }
@@ -217,13 +211,12 @@ impl LogStore {
     pub fn finish_move(&self, tp: &TopicPartition, high_watermark: Offset) -> Result<Arc<Log>, StorageError> {
         let _changing = self.changing.lock();
         let gone = || {
-            let path = std::path::PathBuf::from(tp.to_string());
+            let path = PathBuf::from(tp.to_string());
             StorageError::new(&path, "end the move of", StorageErrorKind::Deleted)
         };
         let current = self.get(tp).ok_or_else(gone)?;
         let future = self.future(tp).ok_or_else(gone)?;
-        let found = self.shared.directories.iter().find(|one| one.id == future.directory_id());
-        let directory = found.ok_or_else(gone)?;
+        let directory = self.shared.directory(future.directory_id()).ok_or_else(gone)?;
         self.shared.high_watermarks.lock().insert(tp.clone(), high_watermark);
         match self.bring_to_disk(&current, &future, directory) {
             Ok(mark) => self.swap(&current, &future, directory, mark),
@@ -381,8 +374,7 @@ impl LogStore {
         self.shared.futures.write().remove(tp);
         Mark { number: mark.number + 1, replaces: directory.id }.write(disk, &current.dir())?;
         current.set_moving(false);
-        let undeleted = Undeleted { directory: directory.id, folder: place, delay_ms: 0 };
-        self.shared.undeleted.lock().entry(tp.clone()).or_default().push(undeleted);
+        self.delete_folder_later(tp, directory.id, place, 0);
         Ok(())
     }
 
@@ -392,7 +384,7 @@ impl LogStore {
         let tp = current.topic_partition();
         let Some(unsettled) = self.shared.unsettled.lock().get(tp).cloned() else { return false };
         let Unsettled { future, directory, mark } = unsettled;
-        let directory = self.shared.directories.iter().find(|one| one.id == directory);
+        let directory = self.shared.directory(directory);
         let is_settled = directory.is_some_and(|one| self.try_back_out(current, &future, one, mark).is_ok());
         if is_settled {
             self.shared.unsettled.lock().remove(tp);

@@ -308,7 +308,7 @@ impl LogStore {
     /// Tells of the directories that this node had before this start. Returns those that it has no more, for
     /// which partitions that cannot be found are kept.
     pub fn note_known_directories(&self, known: &[Uuid]) -> Vec<Uuid> {
-        let is_lost = |id: &&Uuid| !self.shared.directories.iter().any(|directory| directory.id == **id);
+        let is_lost = |id: &&Uuid| self.shared.directory(**id).is_none();
         let lost: Vec<Uuid> = known.iter().filter(is_lost).copied().collect();
         self.shared.placement.lock().lost = lost.clone();
         lost
