@@ -67,11 +67,6 @@ impl UncheckedLog {
         self.log.topic_id()
     }
 
-    /// From which offset on the next start would have to check the log if this one does not get to it.
-    pub(crate) fn from(&self) -> Offset {
-        self.from
-    }
-
     /// How many bytes there are to check.
     pub(crate) fn bytes(&self) -> u64 {
         self.log.bytes_to_recover(self.from)

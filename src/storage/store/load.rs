@@ -1,11 +1,10 @@
 //! Opening the logs at the start. Those that must be checked first are left to `recovery`.
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use klamm_model::{Offset, TopicId, TopicPartition, Uuid};
+use klamm_model::{TopicId, TopicPartition};
 use parking_lot::Mutex;
 
 use super::directory::{Folder, LogDirectory, Remembered};
@@ -133,7 +132,6 @@ impl LogStore {
         self.remember(&tasks, remembered.iter().map(|(_, found, _)| found));
         tasks.sort_by_key(|task| !task.remembered.was_clean);
         let report = self.run(&tasks, config_of, report);
-        self.lower_recovery_points(&tasks);
         let interrupted = futures.iter().map(|task| task.open_log(config_of(&task.topic_partition)));
         self.shared.interrupted.lock().extend(interrupted.map(Interrupted));
         self.resume_moves();
@@ -264,7 +262,7 @@ impl LogStore {
             }
             Opening::Unchecked(log) => {
                 let failure = StorageError::new(path, "open", StorageErrorKind::Recovering);
-                self.keep_unopened(task, failure, Some((log.from(), log.topic_id())));
+                self.keep_unopened(task, failure, log.topic_id());
                 self.shared.recoveries.add(
                     directory.id,
                     Waiting { topic_partition: topic_partition.clone(), bytes: log.bytes(), log },
@@ -274,54 +272,20 @@ impl LogStore {
         }
     }
 
-    /// `unchecked` is from which offset on a log must be checked, and its topic's id.
-    fn keep_unopened(
-        &self,
-        task: &Task<'_>,
-        failure: StorageError,
-        unchecked: Option<(Offset, Option<TopicId>)>,
-    ) {
-        let unopened = unopened(task, failure, unchecked);
+    fn keep_unopened(&self, task: &Task<'_>, failure: StorageError, topic_id: Option<TopicId>) {
+        let unopened = unopened(task, failure, topic_id);
         self.shared.unopened.lock().insert(task.topic_partition.clone(), unopened);
-    }
-
-    /// Where indexes below a recovery point are made anew, the checkpoint must say so first: after an interrupted
-    /// recovery they would be taken for whole.
-    fn lower_recovery_points(&self, tasks: &[Task<'_>]) {
-        let unopened = self.shared.unopened.lock().clone();
-        let is_lowered = |task: &&Task<'_>| {
-            let remembered = offset_of(&task.remembered.recovery_points, &task.topic_partition);
-            unopened.get(&task.topic_partition).is_some_and(|unopened| unopened.recovery_point < remembered)
-        };
-        let lowered: Vec<&Task<'_>> = tasks.iter().filter(is_lowered).collect();
-        let directories: BTreeSet<Uuid> = lowered.iter().map(|task| task.directory.id).collect();
-        for directory in directories {
-            let Err(error) = self.shared.write_recovery_points(directory) else { continue };
-            tracing::error!(%error, "logs that would be recovered from below their recovery points stay closed");
-            for task in lowered.iter().filter(|task| task.directory.id == directory) {
-                self.shared.recoveries.cancel(&task.topic_partition);
-                self.keep_unopened(task, error.clone(), None);
-            }
-        }
     }
 }
 
-fn unopened(
-    task: &Task<'_>,
-    failure: StorageError,
-    unchecked: Option<(Offset, Option<TopicId>)>,
-) -> Unopened {
+fn unopened(task: &Task<'_>, failure: StorageError, topic_id: Option<TopicId>) -> Unopened {
     let Task { topic_partition, path, directory, remembered } = task;
-    let recovery_point = offset_of(&remembered.recovery_points, topic_partition);
     Unopened {
         directory: directory.id,
         folder: path.clone(),
         failure,
-        topic_id: unchecked.and_then(|(_, topic_id)| topic_id),
-        recovery_point: match unchecked {
-            Some((from, _)) => recovery_point.map(|point| point.min(from)),
-            None => recovery_point,
-        },
+        topic_id,
+        recovery_point: offset_of(&remembered.recovery_points, topic_partition),
         log_start_offset: offset_of(&remembered.log_start_offsets, topic_partition),
         high_watermark: offset_of(&remembered.high_watermarks, topic_partition),
         cleaned_offset: offset_of(&remembered.cleaned_offsets, topic_partition),
