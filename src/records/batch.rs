@@ -1,11 +1,11 @@
 //! Views of whole batches: iteration over a run of them, their checksum, their records.
 
 use bytes::Bytes;
-use klamm_model::{Offset, TimestampType};
+use klamm_model::Offset;
 
 use crate::compression::{Compression, EXPANDED_BYTES_MAX, decompress};
 use crate::error::RecordsError;
-use crate::header::{BatchHeader, CRC_POSITION, HEAD_LEN, peek_batch_at, sequence_at};
+use crate::header::{BatchHeader, CRC_POSITION, HEAD_LEN, peek_batch_at};
 use crate::legacy::{InnerMessages, check_message_crc, key_and_value};
 use crate::record::{Record, read_v2_record};
 
@@ -169,21 +169,10 @@ impl RecordIter {
                         Err(invalid("there are more records than the batch says"))
                     };
                 }
-                let (parts, end) = read_v2_record(bytes, *position).map_err(invalid)?;
+                let (record, end) = read_v2_record(bytes, *position).map_err(invalid)?;
                 *position = end;
                 *remaining -= 1;
-                let timestamp = match header.timestamp_type() {
-                    TimestampType::LogAppendTime => header.max_timestamp,
-                    TimestampType::CreateTime => header.base_timestamp.wrapping_add(parts.timestamp_delta),
-                };
-                Ok(Some(Record {
-                    offset: header.base_offset.wrapping_add(i64::from(parts.offset_delta)),
-                    timestamp,
-                    key: parts.key,
-                    value: parts.value,
-                    headers: parts.headers,
-                    sequence: sequence_at(header.base_sequence, parts.offset_delta),
-                }))
+                Ok(Some(record.in_batch(header)))
             }
             Source::Message(message) => {
                 let Some(message) = message.take() else { return Ok(None) };

@@ -4,12 +4,13 @@ use bytes::Bytes;
 use klamm_model::{LeaderEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs, TimestampType};
 
 use crate::compression::{Compression, Encoder, PIECE_BYTES, compress};
+use crate::error::RecordsError;
 use crate::header::{
     ATTRIBUTES_POSITION, BatchHeader, CONTROL_BIT, CRC_POSITION, DELETE_HORIZON_BIT, HEAD_LEN,
     LOG_APPEND_TIME_BIT, TRANSACTIONAL_BIT,
 };
 use crate::legacy::{self, Message, write_message};
-use crate::record::{Header, write_v2_record};
+use crate::record::{Header, Record, write_v2_record};
 use crate::{NO_SEQUENCE, NO_TIMESTAMP};
 
 /// What a batch says beside its records.
@@ -88,6 +89,11 @@ pub struct BatchBuilder {
     record_count: usize,
 }
 
+/// Bytes before the records in what a builder gathers.
+fn head_room(magic: i8) -> usize {
+    if magic == 2 { HEAD_LEN } else { 0 }
+}
+
 impl BatchBuilder {
     /// A batch of today's format.
     pub fn v2(settings: BatchSettings) -> BatchBuilder {
@@ -101,7 +107,7 @@ impl BatchBuilder {
             magic,
             base_timestamp: settings.delete_horizon,
             settings,
-            body: vec![0; if magic == 2 { HEAD_LEN } else { 0 }],
+            body: vec![0; head_room(magic)],
             packed: None,
             max_timestamp: NO_TIMESTAMP,
             last_offset: None,
@@ -149,6 +155,17 @@ impl BatchBuilder {
         self
     }
 
+    /// Adds a record of a batch that came from a disk, where its offset may be anything.
+    pub(crate) fn append_stored(&mut self, batch: &BatchHeader, record: &Record) -> Result<(), RecordsError> {
+        if !self.takes_offset(record.offset) {
+            let reason = "the offsets of its records do not rise";
+            return Err(RecordsError::InvalidRecord { offset: batch.base_offset, reason });
+        }
+        let (key, value) = (record.key.as_deref(), record.value.as_deref());
+        self.append_at(record.offset, record.timestamp, key, value, &record.headers);
+        Ok(())
+    }
+
     /// Compresses what has gathered.
     fn pack(&mut self) {
         let settings = &self.settings;
@@ -156,7 +173,7 @@ impl BatchBuilder {
             encoder: Encoder::new(settings.compression, settings.level, self.magic),
             bytes: 0,
         });
-        let start = if self.magic == 2 { HEAD_LEN } else { 0 };
+        let start = head_room(self.magic);
         let end = self.body.len() - (self.body.len() - start) % PIECE_BYTES;
         packed.encoder.write(&self.body[start..end]);
         packed.bytes += end - start;
@@ -167,8 +184,7 @@ impl BatchBuilder {
 
     /// All records, compressed.
     fn compressed(&mut self) -> Vec<u8> {
-        let start = if self.magic == 2 { HEAD_LEN } else { 0 };
-        let rest = &self.body[start..];
+        let rest = &self.body[head_room(self.magic)..];
         match self.packed.take() {
             None => compress(self.settings.compression, self.settings.level, self.magic, rest),
             Some(Packed { mut encoder, .. }) => {

@@ -1,14 +1,13 @@
 //! Conversion between the formats, for clients and topics that need another one.
 
 use bytes::Bytes;
-use klamm_model::{Offset, TimestampMs, TimestampType};
+use klamm_model::{Offset, TimestampMs};
 
 use crate::NO_TIMESTAMP;
 use crate::batch::{Batch, batches};
 use crate::builder::{BatchBuilder, BatchSettings};
 use crate::compression::Compression;
 use crate::error::RecordsError;
-use crate::record::Record;
 
 /// Uncompressed messages are gathered into V2 batches of about this many bytes.
 const GATHERED_BYTES: usize = 16 * 1024;
@@ -99,7 +98,7 @@ fn down_converted(batch: &Batch, magic: i8, from_offset: Offset) -> Result<Optio
             return Ok(());
         }
         let builder = builder.get_or_insert_with(|| BatchBuilder::new(magic, settings(batch, record.offset)));
-        append(builder, batch, &record)
+        builder.append_stored(header, &record)
     })?;
     // Compaction may have taken the last records of the batch that the client asks for. In the old formats nothing
     // tells that it goes on behind those that are left, and a client that has them would ask for the same again, for
@@ -112,25 +111,10 @@ fn settings(batch: &Batch, base_offset: Offset) -> BatchSettings {
     BatchSettings {
         compression: batch.header.compression().unwrap_or_default(),
         timestamp_type: batch.header.timestamp_type(),
-        log_append_time: append_time(batch).unwrap_or(NO_TIMESTAMP),
+        log_append_time: batch.header.append_time().unwrap_or(NO_TIMESTAMP),
         base_offset,
         ..BatchSettings::default()
     }
-}
-
-fn append_time(batch: &Batch) -> Option<TimestampMs> {
-    (batch.header.timestamp_type() == TimestampType::LogAppendTime).then_some(batch.header.max_timestamp)
-}
-
-/// Appends a record that came from a disk, whose offset may be anything.
-fn append(builder: &mut BatchBuilder, batch: &Batch, record: &Record) -> Result<(), RecordsError> {
-    if !builder.takes_offset(record.offset) {
-        let reason = "the offsets of its records do not rise";
-        return Err(RecordsError::InvalidRecord { offset: batch.header.base_offset, reason });
-    }
-    let (key, value) = (record.key.as_deref(), record.value.as_deref());
-    builder.append_at(record.offset, record.timestamp, key, value, &record.headers);
-    Ok(())
 }
 
 /// Converts the batches of V0 and V1 in `bytes` to V2 and leaves those of V2 as they are; one that is cut off
@@ -172,7 +156,7 @@ struct Gathered {
 impl Gathered {
     fn takes(&self, batch: &Batch) -> bool {
         is_message(batch)
-            && self.append_time == append_time(batch)
+            && self.append_time == batch.header.append_time()
             && self.builder.uncompressed_len() + batch.bytes.len() <= GATHERED_BYTES
             && self.builder.takes_offset(batch.header.base_offset)
     }
@@ -190,13 +174,13 @@ fn up_converted(batch: Batch, gathered: &mut Option<Gathered>) -> Result<Option<
     if is_message(&batch) {
         let gathered = gathered.get_or_insert_with(|| Gathered {
             builder: BatchBuilder::v2(settings(&batch, batch.header.base_offset)),
-            append_time: append_time(&batch),
+            append_time: batch.header.append_time(),
         });
-        batch.visit_records(|record| append(&mut gathered.builder, &batch, &record))?;
+        batch.visit_records(|record| gathered.builder.append_stored(&batch.header, &record))?;
         return Ok(None);
     }
     let mut builder = BatchBuilder::v2(settings(&batch, batch.first_offset()?));
-    batch.visit_records(|record| append(&mut builder, &batch, &record))?;
+    batch.visit_records(|record| builder.append_stored(&batch.header, &record))?;
     Ok(Some(builder.build()))
 }
 

@@ -84,6 +84,11 @@ impl BatchHeader {
         }
     }
 
+    /// The time that all records carry, whatever their own is, if the log's was asked for.
+    pub(crate) fn append_time(&self) -> Option<TimestampMs> {
+        (self.timestamp_type() == TimestampType::LogAppendTime).then_some(self.max_timestamp)
+    }
+
     /// Whether the batch belongs to a transaction.
     pub fn is_transactional(&self) -> bool {
         self.magic >= 2 && self.attributes & TRANSACTIONAL_BIT != 0

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use klamm_model::{Offset, TimestampMs};
 
 use crate::NO_SEQUENCE;
+use crate::header::{BatchHeader, sequence_at};
 use crate::varint::{read_varint, read_varlong, varlong_len, write_varint, write_varlong};
 
 /// A header of a record (KIP-82). The same key may stand more than once.
@@ -50,6 +51,21 @@ pub(crate) struct V2Record {
     pub(crate) key: Option<Bytes>,
     pub(crate) value: Option<Bytes>,
     pub(crate) headers: Vec<Header>,
+}
+
+impl V2Record {
+    /// The record as a consumer sees it in a batch with that head.
+    pub(crate) fn in_batch(self, header: &BatchHeader) -> Record {
+        let own_time = header.base_timestamp.wrapping_add(self.timestamp_delta);
+        Record {
+            offset: header.base_offset.wrapping_add(i64::from(self.offset_delta)),
+            timestamp: header.append_time().unwrap_or(own_time),
+            key: self.key,
+            value: self.value,
+            headers: self.headers,
+            sequence: sequence_at(header.base_sequence, self.offset_delta),
+        }
+    }
 }
 
 /// The shortest header: an empty key and a null value.

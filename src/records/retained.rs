@@ -4,7 +4,7 @@
 //! must not forget how far they had come.
 
 use bytes::Bytes;
-use klamm_model::{TimestampMs, TimestampType};
+use klamm_model::TimestampMs;
 
 use crate::NO_TIMESTAMP;
 use crate::batch::Batch;
@@ -41,12 +41,7 @@ impl Batch {
                 let base_offset = if header.magic >= 2 { header.base_offset } else { record.offset };
                 BatchBuilder::new(header.magic, BatchSettings { base_offset, ..settings.clone() })
             });
-            if !builder.takes_offset(record.offset) {
-                let reason = "its offsets do not rise";
-                return Err(RecordsError::InvalidRecord { offset: header.base_offset, reason });
-            }
-            let (key, value) = (record.key.as_deref(), record.value.as_deref());
-            builder.append_at(record.offset, record.timestamp, key, value, &record.headers);
+            builder.append_stored(header, &record)?;
         }
         Ok(builder.map_or_else(|| self.emptied(), BatchBuilder::build))
     }
@@ -63,10 +58,9 @@ impl Batch {
 
     fn settings(&self) -> BatchSettings {
         let header = &self.header;
-        let append_time = header.timestamp_type() == TimestampType::LogAppendTime;
         BatchSettings {
             timestamp_type: header.timestamp_type(),
-            log_append_time: if append_time { header.max_timestamp } else { NO_TIMESTAMP },
+            log_append_time: header.append_time().unwrap_or(NO_TIMESTAMP),
             producer_id: header.producer_id,
             producer_epoch: header.producer_epoch,
             base_sequence: header.base_sequence,
@@ -82,7 +76,7 @@ impl Batch {
 
 #[cfg(test)]
 mod tests {
-    use klamm_model::{LeaderEpoch, ProducerEpoch, ProducerId};
+    use klamm_model::{LeaderEpoch, ProducerEpoch, ProducerId, TimestampType};
 
     use super::*;
     use crate::batches;

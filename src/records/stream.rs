@@ -5,6 +5,8 @@
 
 use std::cell::RefCell;
 
+use klamm_model::Offset;
+
 use crate::compression::Decoder;
 use crate::error::RecordsError;
 use crate::varint::{VarintError, read_varint, read_varlong};
@@ -18,6 +20,16 @@ pub(crate) enum Broken {
     Record(&'static str),
     /// The decoder failed.
     Codec(RecordsError),
+}
+
+impl Broken {
+    /// The same of a batch that begins at `offset`.
+    pub(crate) fn at(self, offset: Offset) -> RecordsError {
+        match self {
+            Broken::Record(reason) => RecordsError::InvalidRecord { offset, reason },
+            Broken::Codec(error) => error,
+        }
+    }
 }
 
 const ENDS: Broken = Broken::Record("the batch ends within a record");

@@ -22,12 +22,7 @@ const ERRORS_SHOWN: usize = 3;
 pub(super) fn check_records(batch: &Batch, rules: &AppendRules) -> Result<Seen, InvalidRecords> {
     let mut check = RecordCheck::new(&batch.header, rules);
     let counts_offsets = match batch.header.magic {
-        2 => check_v2(batch, &mut check).map_err(|broken| match broken {
-            Broken::Record(reason) => {
-                InvalidRecords::from(RecordsError::InvalidRecord { offset: batch.header.base_offset, reason })
-            }
-            Broken::Codec(error) => error.into(),
-        })?,
+        2 => check_v2(batch, &mut check).map_err(|broken| broken.at(batch.header.base_offset))?,
         _ if is_plain_message(batch) => check_message(batch, &mut check)?,
         _ => check_wrapper(batch, &mut check)?,
     };
@@ -49,8 +44,7 @@ fn check_v2_records(source: &mut impl Source, check: &mut RecordCheck<'_>) -> Re
     if header.record_count < 0 {
         return Err(Broken::Record("a negative number of records"));
     }
-    let append_time =
-        (header.timestamp_type() == TimestampType::LogAppendTime).then_some(header.max_timestamp);
+    let append_time = header.append_time();
     let mut counts_offsets = header.last_offset_delta == header.record_count - 1;
     for index in 0..header.record_count {
         let record = outline(source)?;
