@@ -132,6 +132,20 @@ impl InnerHead {
     }
 }
 
+/// The codec and the value of a compressed message.
+pub(crate) fn wrapped_value(
+    header: &BatchHeader,
+    message: &Bytes,
+) -> Result<(Compression, Bytes), RecordsError> {
+    let invalid = |reason| RecordsError::InvalidRecord { offset: header.base_offset, reason };
+    let codec = header.compression()?;
+    if codec == Compression::Zstd {
+        return Err(invalid("zstd in a format that does not know it"));
+    }
+    let (_, value) = key_and_value(message, header.magic).map_err(invalid)?;
+    Ok((codec, value.ok_or_else(|| invalid("a compressed message without a value"))?))
+}
+
 /// What is added to the offsets in a compressed message, of which the last one is `last`.
 pub(crate) fn wrapped_offset_base(header: &BatchHeader, last: Offset) -> Result<Offset, &'static str> {
     // An outer offset of 0 comes from old clients that never set it; the inner ones are then all there is.
@@ -174,15 +188,9 @@ impl InnerMessages {
     ) -> Result<InnerMessages, RecordsError> {
         let offset = header.base_offset;
         let invalid = |reason| RecordsError::InvalidRecord { offset, reason };
-        let codec = header.compression()?;
-        if codec == Compression::Zstd {
-            return Err(invalid("zstd in a format that does not know it"));
-        }
-        let (_, value) = key_and_value(message, header.magic).map_err(invalid)?;
-        let value = value.ok_or_else(|| invalid("a compressed message without a value"))?;
+        let (codec, value) = wrapped_value(header, message)?;
         let bytes = decompress(codec, header.magic, &value, limit)?;
-        let append_time =
-            (header.timestamp_type() == TimestampType::LogAppendTime).then_some(header.max_timestamp);
+        let append_time = header.append_time();
         let mut inner =
             InnerMessages { bytes, position: 0, offset_base: 0, append_time, wrapper_offset: offset };
         let last = inner.clone().try_fold(None, |_, message| message.map(|message| Some(message.offset)))?;

@@ -23,6 +23,7 @@ mod stream;
 mod validation;
 mod varint;
 mod visit;
+mod wrapper;
 
 pub use batch::{Batch, BatchIter, RecordIter, batches};
 pub use builder::{BatchBuilder, BatchSettings};

@@ -4,15 +4,15 @@
 //! does not depend on what the batch expands to. For this reason there is no bound on that: what an append once
 //! accepted can be looked through.
 
-use klamm_model::{Offset, TimestampMs, TimestampType};
+use klamm_model::{Offset, TimestampMs};
 
+use crate::NO_TIMESTAMP;
 use crate::batch::Batch;
 use crate::compression::Decoder;
 use crate::error::RecordsError;
-use crate::header::{HEAD_LEN, V0_SIZE_MIN};
-use crate::legacy::{InnerHead, fields_len, key_and_value, wrapped_offset_base};
+use crate::header::HEAD_LEN;
 use crate::stream::{Broken, DecoderSource, SliceSource, Source, outline};
-use crate::{Compression, NO_TIMESTAMP};
+use crate::wrapper::{Wrapper, pass_message};
 
 impl Batch {
     /// Offset and time of the first record that fits; both are those that a consumer sees. What stands behind
@@ -30,10 +30,7 @@ impl Batch {
                 Ok(fits(offset, timestamp).then_some((offset, timestamp)))
             }
         };
-        found.map_err(|broken| match broken {
-            Broken::Record(reason) => RecordsError::InvalidRecord { offset: header.base_offset, reason },
-            Broken::Codec(error) => error,
-        })
+        found.map_err(|broken| broken.at(header.base_offset))
     }
 
     fn find_in_v2(
@@ -62,7 +59,7 @@ impl Batch {
         fits: &mut impl FnMut(Offset, TimestampMs) -> bool,
     ) -> Result<Option<(Offset, TimestampMs)>, Broken> {
         let header = &self.header;
-        let append_time = self.append_time();
+        let append_time = header.append_time();
         for _ in 0..header.record_count {
             let record = outline(source)?;
             let offset = header.base_offset.wrapping_add(i64::from(record.offset_delta));
@@ -80,60 +77,17 @@ impl Batch {
         &self,
         fits: &mut impl FnMut(Offset, TimestampMs) -> bool,
     ) -> Result<Option<(Offset, TimestampMs)>, Broken> {
-        let header = &self.header;
-        let mut last = None;
-        self.walk_wrapper(|head| {
-            last = Some(head.offset);
-            false
-        })?;
-        let last = last.ok_or(Broken::Record("a compressed message that holds none"))?;
-        let base = wrapped_offset_base(header, last).map_err(Broken::Record)?;
-        let append_time = self.append_time();
-        let mut found = None;
-        self.walk_wrapper(|head| {
+        let wrapper = Wrapper::of(self)?;
+        let (base, append_time) = (wrapper.offset_base()?, self.header.append_time());
+        let mut source = wrapper.open()?;
+        while let Some(head) = pass_message(&mut source)? {
             let offset = base.wrapping_add(head.offset);
-            let timestamp = match head.timestamp {
-                Some(own) => append_time.unwrap_or(own),
-                None => NO_TIMESTAMP,
-            };
+            let timestamp = head.timestamp.map_or(NO_TIMESTAMP, |own| append_time.unwrap_or(own));
             if fits(offset, timestamp) {
-                found = Some((offset, timestamp));
-            }
-            found.is_some()
-        })?;
-        Ok(found)
-    }
-
-    fn walk_wrapper(&self, mut is_enough: impl FnMut(InnerHead) -> bool) -> Result<(), Broken> {
-        let header = &self.header;
-        let codec = header.compression().map_err(Broken::Codec)?;
-        if codec == Compression::Zstd {
-            return Err(Broken::Record("zstd in a format that does not know it"));
-        }
-        let (_, value) = key_and_value(&self.bytes, header.magic).map_err(Broken::Record)?;
-        let value = value.ok_or(Broken::Record("a compressed message without a value"))?;
-        let decoder = Decoder::new(codec, header.magic, &value, usize::MAX).map_err(Broken::Codec)?;
-        let mut source = DecoderSource::new(decoder);
-        // As a reader does, it passes over a message that is cut off at the end.
-        let head_len = fields_len(1);
-        loop {
-            let bytes = source.peek(head_len)?;
-            let Some(head) = InnerHead::read(bytes).map_err(Broken::Record)? else { return Ok(()) };
-            debug_assert!(head.len > V0_SIZE_MIN as usize, "a message moves the walk on");
-            match source.skip(head.len) {
-                Ok(()) => {}
-                Err(Broken::Record(_)) => return Ok(()),
-                Err(broken) => return Err(broken),
-            }
-            if is_enough(head) {
-                return Ok(());
+                return Ok(Some((offset, timestamp)));
             }
         }
-    }
-
-    fn append_time(&self) -> Option<TimestampMs> {
-        let header = &self.header;
-        (header.timestamp_type() == TimestampType::LogAppendTime).then_some(header.max_timestamp)
+        Ok(None)
     }
 }
 
@@ -141,7 +95,7 @@ impl Batch {
 mod tests {
     use super::*;
     use crate::compression::EXPANDED_BYTES_MAX;
-    use crate::{BatchBuilder, BatchSettings};
+    use crate::{BatchBuilder, BatchSettings, Compression};
 
     /// `max.decompressed.message.bytes` may allow more than what a list of the records may take. A time that is
     /// looked up in such a batch must be found all the same, or each look-up that meets it fails for ever.

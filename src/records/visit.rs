@@ -5,17 +5,17 @@
 //! `max.decompressed.message.bytes` says today.
 
 use bytes::Bytes;
-use klamm_model::TimestampType;
 
 use crate::NO_TIMESTAMP;
 use crate::batch::Batch;
-use crate::compression::{Compression, Decoder};
+use crate::compression::Decoder;
 use crate::error::RecordsError;
-use crate::header::{HEAD_LEN, sequence_at};
-use crate::legacy::{InnerHead, fields_len, key_and_value, wrapped_offset_base};
+use crate::header::HEAD_LEN;
+use crate::legacy::key_and_value;
 use crate::record::{Record, read_v2_record};
 use crate::stream::{Broken, DecoderSource, SliceSource, Source, is_at_end};
 use crate::varint::read_varint;
+use crate::wrapper::{Wrapper, peek_message};
 
 impl Batch {
     /// Hands the records out one by one, as [`Batch::record_iter`] yields them, and ends at the first error.
@@ -33,10 +33,7 @@ impl Batch {
                 },
             ),
         };
-        visited.map_err(|broken| match broken {
-            Broken::Record(reason) => RecordsError::InvalidRecord { offset: self.header.base_offset, reason },
-            Broken::Codec(error) => error,
-        })
+        visited.map_err(|broken| broken.at(self.header.base_offset))
     }
 
     fn visit_v2(&self, visit: &mut impl FnMut(Record) -> Result<(), RecordsError>) -> Result<(), Broken> {
@@ -61,22 +58,10 @@ impl Batch {
         source: &mut impl Source,
         visit: &mut impl FnMut(Record) -> Result<(), RecordsError>,
     ) -> Result<(), Broken> {
-        let header = &self.header;
-        let append_time =
-            (header.timestamp_type() == TimestampType::LogAppendTime).then_some(header.max_timestamp);
-        for _ in 0..header.record_count {
+        for _ in 0..self.header.record_count {
             let bytes = next_v2_record(source)?;
-            let (parts, _) = read_v2_record(&bytes, 0).map_err(Broken::Record)?;
-            let own_time = header.base_timestamp.wrapping_add(parts.timestamp_delta);
-            let record = Record {
-                offset: header.base_offset.wrapping_add(i64::from(parts.offset_delta)),
-                timestamp: append_time.unwrap_or(own_time),
-                key: parts.key,
-                value: parts.value,
-                headers: parts.headers,
-                sequence: sequence_at(header.base_sequence, parts.offset_delta),
-            };
-            visit(record).map_err(Broken::Codec)?;
+            let (record, _) = read_v2_record(&bytes, 0).map_err(Broken::Record)?;
+            visit(record.in_batch(&self.header)).map_err(Broken::Codec)?;
         }
         if is_at_end(source)? {
             Ok(())
@@ -90,25 +75,10 @@ impl Batch {
         &self,
         visit: &mut impl FnMut(Record) -> Result<(), RecordsError>,
     ) -> Result<(), Broken> {
-        let header = &self.header;
-        let (codec, value) = self.wrapped()?;
-        let open = || Decoder::new(codec, header.magic, &value, usize::MAX).map_err(Broken::Codec);
-        let mut last = None;
-        let mut source = DecoderSource::new(open()?);
-        while let Some(head) = next_inner_head(&mut source)? {
-            match source.skip(head.len) {
-                Ok(()) => last = Some(head.offset),
-                Err(Broken::Record(_)) => break,
-                Err(broken) => return Err(broken),
-            }
-        }
-        drop(source);
-        let last = last.ok_or(Broken::Record("a compressed message that holds none"))?;
-        let base = wrapped_offset_base(header, last).map_err(Broken::Record)?;
-        let append_time =
-            (header.timestamp_type() == TimestampType::LogAppendTime).then_some(header.max_timestamp);
-        let mut source = DecoderSource::new(open()?);
-        while let Some(head) = next_inner_head(&mut source)? {
+        let wrapper = Wrapper::of(self)?;
+        let (base, append_time) = (wrapper.offset_base()?, self.header.append_time());
+        let mut source = wrapper.open()?;
+        while let Some(head) = peek_message(&mut source)? {
             let Some(bytes) = take(&mut source, head.len)? else { return Ok(()) };
             let (key, value) = key_and_value(&bytes, head.magic).map_err(Broken::Record)?;
             let timestamp = head.timestamp.map_or(NO_TIMESTAMP, |own| append_time.unwrap_or(own));
@@ -117,20 +87,6 @@ impl Batch {
         }
         Ok(())
     }
-
-    /// The codec and the value of a compressed message.
-    fn wrapped(&self) -> Result<(Compression, Bytes), Broken> {
-        let codec = self.header.compression().map_err(Broken::Codec)?;
-        if codec == Compression::Zstd {
-            return Err(Broken::Record("zstd in a format that does not know it"));
-        }
-        let (_, value) = key_and_value(&self.bytes, self.header.magic).map_err(Broken::Record)?;
-        Ok((codec, value.ok_or(Broken::Record("a compressed message without a value"))?))
-    }
-}
-
-fn next_inner_head(source: &mut impl Source) -> Result<Option<InnerHead>, Broken> {
-    InnerHead::read(source.peek(fields_len(1))?).map_err(Broken::Record)
 }
 
 /// The most bytes that a record's length takes.
