@@ -7,14 +7,18 @@ use bytes::Bytes;
 use klamm_io::BoxFuture;
 use klamm_model::{ErrorCode, LeaderEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs, TimestampType};
 use klamm_records::{AppendRules, InvalidRecords, ValidBatch, validate_for_append};
-use klamm_storage::{FlushDue, Log, ProducerState, StorageError, StorageErrorKind};
+use klamm_storage::{FlushDue, Log, ProducerBatch, StorageError, StorageErrorKind};
 use tokio::sync::oneshot;
 
 use crate::sequence::{self, Refusal, Verdict};
+use crate::transactions::is_open;
 use crate::verifications::VerificationGuard;
 use crate::{Partition, Role};
 
 pub use klamm_records::Origin;
+
+/// Produce's newest version.
+const PRODUCE_VERSION: i16 = 13;
 
 /// How to append.
 #[derive(Clone, Debug)]
@@ -29,6 +33,17 @@ pub struct AppendOptions {
     pub expected_leader_epoch: Option<LeaderEpoch>,
     /// Of the first batch of a transaction: what [`Partition::verify_transaction`] gave.
     pub guard: Option<VerificationGuard>,
+}
+
+impl AppendOptions {
+    /// How a coordinator of this node appends: by the newest rules, and only while enough replicas are in sync.
+    pub fn of_coordinator(
+        expected_leader_epoch: Option<LeaderEpoch>,
+        guard: Option<VerificationGuard>,
+    ) -> AppendOptions {
+        let (origin, produce_version) = (Origin::Coordinator, PRODUCE_VERSION);
+        AppendOptions { origin, produce_version, acks: -1, expected_leader_epoch, guard }
+    }
 }
 
 /// Where records were put.
@@ -126,9 +141,15 @@ impl Partition {
         let rules = self.append_rules(leader_epoch, options);
         let batches = validate_for_append(records, &rules).map_err(AppendError::Invalid)?;
         if let Some(duplicate) = self.judge_sequences(&batches, options)? {
-            // The first answer may have been a failed flush, which is why it was sent again.
-            let (log_start_offset, flush_due) = (self.log().log_start_offset(), self.log().flush_due());
-            return Ok(Appended { leader_epoch, log_start_offset, flush_due, ..duplicate });
+            return Ok(Appended {
+                base_offset: duplicate.base_offset,
+                last_offset: duplicate.last_offset,
+                log_append_time: duplicate.timestamp,
+                log_start_offset: self.log().log_start_offset(),
+                leader_epoch,
+                // The first answer may have been a failed flush, which is why it was sent again.
+                flush_due: self.log().flush_due(),
+            });
         }
         let appended = self.append_batches(&batches, &rules)?;
         for batch in batches.iter().filter(|batch| batch.header.is_transactional()) {
@@ -245,12 +266,12 @@ impl Partition {
         }))
     }
 
-    /// The place of the first batch that stands in the log already, if there is one.
+    /// The first batch that stands in the log already, if there is one.
     fn judge_sequences(
         &self,
         batches: &[ValidBatch],
         options: &AppendOptions,
-    ) -> Result<Option<Appended>, AppendError> {
+    ) -> Result<Option<ProducerBatch>, AppendError> {
         for batch in batches.iter().map(|batch| &batch.header).filter(|header| header.has_producer_id()) {
             let known = self.log().producer(batch.producer_id);
             let judged = match options.origin {
@@ -258,22 +279,11 @@ impl Partition {
                 Origin::Coordinator => sequence::judge_epoch(batch, known.as_ref()),
             };
             if let Ok(Verdict::Duplicate(kept)) = &judged {
-                return Ok(Some(Appended {
-                    base_offset: kept.base_offset,
-                    last_offset: kept.last_offset,
-                    log_append_time: kept.timestamp,
-                    log_start_offset: self.log().log_start_offset(),
-                    leader_epoch: LeaderEpoch::NONE,
-                    flush_due: FlushDue::No,
-                }));
+                return Ok(Some(*kept));
             }
             if batch.is_transactional() {
                 self.check_in_transaction(batch, known.as_ref(), options.guard.as_ref())?;
-            }
-            let is_in_transaction = |known: &ProducerState| {
-                known.epoch == batch.producer_epoch && known.current_txn_first_offset.is_some()
-            };
-            if !batch.is_transactional() && known.as_ref().is_some_and(is_in_transaction) {
+            } else if is_open(known.as_ref(), batch.producer_epoch) {
                 return Err(AppendError::NotTransactional { producer: batch.producer_id });
             }
             judged.map_err(|refusal| refused(batch, refusal))?;

@@ -10,11 +10,8 @@ use klamm_records::{AppendRules, BatchHeader, validate_for_append};
 use klamm_storage::ProducerState;
 
 use crate::Partition;
-use crate::append::{AppendError, AppendOptions, Appended, Origin};
+use crate::append::{AppendError, AppendOptions, Appended};
 use crate::verifications::VerificationGuard;
-
-/// Produce's newest version, whose rules a marker follows.
-const PRODUCE_VERSION: i16 = 13;
 
 /// From this version of transactions on, the marker carries a higher epoch than the records (KIP-890).
 const FIRST_VERSION_WITH_EPOCH_BUMP: i8 = 2;
@@ -83,13 +80,7 @@ impl Partition {
         expected_leader_epoch: Option<LeaderEpoch>,
     ) -> Result<Option<Appended>, AppendError> {
         let _writer = self.writer.lock();
-        let options = AppendOptions {
-            origin: Origin::Coordinator,
-            produce_version: PRODUCE_VERSION,
-            acks: -1,
-            expected_leader_epoch,
-            guard: None,
-        };
+        let options = AppendOptions::of_coordinator(expected_leader_epoch, None);
         let leader_epoch = self.check_may_append(&options)?;
         let known = self.log().producer(marker.producer_id);
         if let Some(known) = &known
@@ -138,7 +129,8 @@ impl Partition {
     }
 }
 
-fn is_open(known: Option<&ProducerState>, epoch: ProducerEpoch) -> bool {
+/// Whether a producer of that epoch has a transaction open.
+pub(crate) fn is_open(known: Option<&ProducerState>, epoch: ProducerEpoch) -> bool {
     known.is_some_and(|known| known.epoch == epoch && known.current_txn_first_offset.is_some())
 }
 

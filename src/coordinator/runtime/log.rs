@@ -7,8 +7,8 @@ use bytes::Bytes;
 use klamm_io::BoxFuture;
 use klamm_model::{ErrorCode, LeaderEpoch, Offset};
 use klamm_partition::{
-    AppendError, AppendOptions, Appended, Origin, Partition, ReadError, ReadOptions, Reader,
-    TransactionMarker, VerificationGuard,
+    AppendError, AppendOptions, Appended, Partition, ReadError, ReadOptions, Reader, TransactionMarker,
+    VerificationGuard,
 };
 
 /// Why a log did not do what was asked.
@@ -80,9 +80,6 @@ pub struct PartitionLog {
     unflushed_below: AtomicI64,
 }
 
-/// Produce's newest version, whose rules coordinators' batches follow.
-const PRODUCE_VERSION: i16 = 13;
-
 impl PartitionLog {
     /// A view of a partition that this node leads in `epoch`.
     pub fn new(partition: Arc<Partition>, epoch: LeaderEpoch) -> PartitionLog {
@@ -134,13 +131,7 @@ impl CoordinatorLog for PartitionLog {
     }
 
     fn append(&self, batch: Bytes, guard: Option<VerificationGuard>) -> Result<Offset, LogFault> {
-        let options = AppendOptions {
-            origin: Origin::Coordinator,
-            produce_version: PRODUCE_VERSION,
-            acks: -1,
-            expected_leader_epoch: Some(self.epoch),
-            guard,
-        };
+        let options = AppendOptions::of_coordinator(Some(self.epoch), guard);
         let appended = self.partition.append_as_leader(batch, &options).map_err(fault)?;
         self.note_flush_due(&appended);
         Ok(appended.base_offset)
