@@ -6,21 +6,20 @@
 
 #![allow(clippy::disallowed_methods)]
 
+mod replica;
+
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use klamm_io::Disk;
-use klamm_model::{LeaderEpoch, NodeId, TimestampType, TopicPartition, Uuid};
-use klamm_partition::{AppendOptions, Leadership, Origin, Partition, PartitionSettings};
+use klamm_model::{NodeId, TimestampType};
+use klamm_partition::{AppendOptions, Origin, PartitionSettings};
 use klamm_records::{Batch, BatchHeader, Compression, batches, compression};
-use klamm_storage::{LogConfig, LogStore, StoreSettings};
-use klamm_testing::{SeededRandom, SimulatedClock, SimulatedDisk};
+use klamm_storage::LogConfig;
+use replica::Replica;
 use serde_json::Value;
 
 const NODE: NodeId = NodeId(1);
-const TOPIC: Uuid = Uuid([7; 16]);
 
 /// Where we answer otherwise on purpose: who was asked, what was sent, our code, and why. What only we take is not
 /// sent here, so that the logs stay the same.
@@ -34,22 +33,8 @@ fn unhex(text: &str) -> Vec<u8> {
     (0..text.len()).step_by(2).map(digits).collect()
 }
 
-struct Broker {
-    disk: Arc<SimulatedDisk>,
-    clock: Arc<SimulatedClock>,
-    store: LogStore,
-    partition: Partition,
-}
-
-fn broker(kafka: &str, topic: &Value) -> Broker {
-    let clock = Arc::new(SimulatedClock::new(topic["appends"][0]["now"].as_i64().unwrap()));
-    let (disk, random) = (Arc::new(SimulatedDisk::new(1)), Arc::new(SeededRandom::new(1)));
-    let log_dirs = vec![Path::new("/data").to_owned()];
-    let store =
-        LogStore::open(StoreSettings::new(log_dirs, NODE, disk.clone(), clock.clone(), random)).unwrap();
+fn broker(kafka: &str, topic: &Value) -> Replica {
     let config = LogConfig { index_interval_bytes: 100, retention_ms: None, ..LogConfig::default() };
-    store.load(&|_| config.clone()).unwrap();
-    let log = store.create(&TopicPartition::new("t", 0), TOPIC, config).unwrap();
     let settings = PartitionSettings {
         target_magic: topic["magic"].as_i64().unwrap() as i8,
         timestamp_type: match topic["timestamp_type"].as_str().unwrap() {
@@ -62,19 +47,12 @@ fn broker(kafka: &str, topic: &Value) -> Broker {
         is_compacted: topic["compacted"].as_bool().unwrap(),
         ..PartitionSettings::default()
     };
-    let partition = Partition::new(TOPIC, NODE, log, 0, settings, clock.clone());
-    let leadership = Leadership {
-        leader: Some(NODE),
-        leader_epoch: LeaderEpoch(0),
-        partition_epoch: 0,
-        replicas: vec![NODE],
-        isr: vec![NODE],
-    };
-    partition.become_leader(&leadership).unwrap();
-    Broker { disk, clock, store, partition }
+    let broker = Replica::new(NODE, topic["appends"][0]["now"].as_i64().unwrap(), config, settings);
+    broker.lead_alone(NODE);
+    broker
 }
 
-impl Broker {
+impl Replica {
     /// What the answer would say: code, first offset, append time and which records are at fault.
     fn append(&self, records: Vec<u8>, append: &Value) -> (i16, i64, i64, Vec<(i64, Option<String>)>) {
         self.clock.set_wall(append["now"].as_i64().unwrap());

@@ -1,41 +1,27 @@
 //! Two replicas in one process, connected by hand: who may read what, and when an append counts as committed.
 //! What fails here in a cluster loses acknowledged records or shows records that vanish.
 
-use std::path::Path;
+mod replica;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use klamm_model::{
-    ErrorCode, IsolationLevel, LeaderEpoch, NodeId, Offset, ProducerEpoch, ProducerId, TopicPartition, Uuid,
-};
+use klamm_model::{ErrorCode, IsolationLevel, LeaderEpoch, NodeId, Offset, ProducerEpoch, ProducerId};
 use klamm_partition::{
-    AppendError, AppendOptions, Appended, FollowerProgress, Leadership, LookUp, Origin, Partition,
-    PartitionSettings, ReadError, ReadOptions, Reader,
+    AppendError, AppendOptions, Appended, FollowerProgress, Leadership, LookUp, Origin, PartitionSettings,
+    ReadError, ReadOptions, Reader,
 };
 use klamm_records::{BatchBuilder, BatchSettings};
-use klamm_storage::{LogConfig, LogStore, StoreSettings};
-use klamm_testing::{SeededRandom, SimulatedClock, SimulatedDisk};
+use klamm_storage::LogConfig;
+use replica::Replica;
 
 const LEADER: NodeId = NodeId(1);
 const FOLLOWER: NodeId = NodeId(2);
-const TOPIC: Uuid = Uuid([7; 16]);
 const CONSUMER: Reader = Reader::Consumer(IsolationLevel::ReadUncommitted);
 
-struct Replica {
-    partition: Partition,
-    clock: Arc<SimulatedClock>,
-}
-
 fn replica(node: NodeId, settings: PartitionSettings) -> Replica {
-    let clock = Arc::new(SimulatedClock::new(1_700_000_000_000));
-    let (disk, random) = (Arc::new(SimulatedDisk::new(1)), Arc::new(SeededRandom::new(1)));
-    let log_dirs = vec![Path::new("/data").to_owned()];
-    let store = LogStore::open(StoreSettings::new(log_dirs, node, disk, clock.clone(), random)).unwrap();
-    store.load(&|_| LogConfig::default()).unwrap();
-    let log = store.create(&TopicPartition::new("t", 0), TOPIC, LogConfig::default()).unwrap();
-    let partition = Partition::new(TOPIC, node, log, 0, settings, clock.clone());
-    Replica { partition, clock }
+    Replica::new(node, 1_700_000_000_000, LogConfig::default(), settings)
 }
 
 fn leadership(epoch: i32, isr: &[NodeId]) -> Leadership {

@@ -1,47 +1,26 @@
 //! What a partition accepts of transactions. What fails here lets records into a log outside of a transaction
 //! (and consumers hang on them for ever), or lets an end of one transaction touch the next.
 
-use std::path::Path;
-use std::sync::Arc;
+mod replica;
 
 use bytes::Bytes;
-use klamm_model::{
-    ErrorCode, IsolationLevel, LeaderEpoch, NodeId, Offset, ProducerEpoch, ProducerId, TopicPartition, Uuid,
-};
+use klamm_model::{ErrorCode, IsolationLevel, NodeId, Offset, ProducerEpoch, ProducerId};
 use klamm_partition::{
-    AppendOptions, Leadership, Origin, Partition, PartitionSettings, ReadOptions, Reader, TransactionMarker,
-    Verification, VerificationGuard,
+    AppendOptions, Origin, PartitionSettings, ReadOptions, Reader, TransactionMarker, Verification,
+    VerificationGuard,
 };
 use klamm_records::{BatchBuilder, BatchSettings};
-use klamm_storage::{LogConfig, LogStore, StoreSettings};
-use klamm_testing::{SeededRandom, SimulatedClock, SimulatedDisk};
+use klamm_storage::LogConfig;
+use replica::Replica;
 
 const NODE: NodeId = NodeId(1);
-const TOPIC: Uuid = Uuid([7; 16]);
 const PRODUCER: ProducerId = ProducerId(5);
 
-struct Replica {
-    partition: Partition,
-    _store: LogStore,
-}
-
 fn leader() -> Replica {
-    let clock = Arc::new(SimulatedClock::new(1_700_000_000_000));
-    let (disk, random) = (Arc::new(SimulatedDisk::new(1)), Arc::new(SeededRandom::new(1)));
-    let log_dirs = vec![Path::new("/data").to_owned()];
-    let store = LogStore::open(StoreSettings::new(log_dirs, NODE, disk, clock.clone(), random)).unwrap();
-    store.load(&|_| LogConfig::default()).unwrap();
-    let log = store.create(&TopicPartition::new("t", 0), TOPIC, LogConfig::default()).unwrap();
-    let partition = Partition::new(TOPIC, NODE, log, 0, PartitionSettings::default(), clock);
-    let leadership = Leadership {
-        leader: Some(NODE),
-        leader_epoch: LeaderEpoch(0),
-        partition_epoch: 0,
-        replicas: vec![NODE],
-        isr: vec![NODE],
-    };
-    partition.become_leader(&leadership).unwrap();
-    Replica { partition, _store: store }
+    let settings = PartitionSettings::default();
+    let leader = Replica::new(NODE, 1_700_000_000_000, LogConfig::default(), settings);
+    leader.lead_alone(NODE);
+    leader
 }
 
 fn batch(epoch: i16, sequence: i32, transactional: bool) -> Bytes {
