@@ -10,6 +10,7 @@ use klamm_protocol::messages::describe_transactions::{
 use klamm_protocol::messages::list_transactions::{ListTransactionsRequest, ListTransactionsResponse};
 
 use super::repeats::Repeats;
+use super::transactions::refused;
 use crate::transaction::{Filter, Reply, Request, State};
 use crate::transaction_coordinator::TransactionCoordinator;
 
@@ -34,8 +35,7 @@ impl TransactionCoordinator {
             true => ErrorCode::InvalidRequest,
             false => match self.ask(&transactional_id, asked).await {
                 Reply::Described(state) => return state,
-                Reply::Refused(error) => error,
-                _ => ErrorCode::UnknownServerError,
+                other => refused(&other),
             },
         };
         TransactionState { error_code: error.code(), transactional_id, ..TransactionState::default() }
@@ -68,8 +68,7 @@ impl TransactionCoordinator {
                 Reply::Listed(listed) => response.transaction_states.extend(listed),
                 // This node has resigned from it meanwhile.
                 Reply::Refused(ErrorCode::NotCoordinator) => {}
-                Reply::Refused(error) => response.error_code = error.code(),
-                _ => response.error_code = ErrorCode::UnknownServerError.code(),
+                other => response.error_code = refused(&other).code(),
             }
         }
         response

@@ -41,7 +41,8 @@ pub enum Question {
     Add,
 }
 
-fn refused(reply: &Reply) -> ErrorCode {
+/// The error of a reply that is not of the kind that was asked for.
+pub(super) fn refused(reply: &Reply) -> ErrorCode {
     match reply {
         Reply::Refused(error) => *error,
         _ => ErrorCode::UnknownServerError,
