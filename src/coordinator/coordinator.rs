@@ -10,7 +10,7 @@ use klamm_partition::Partition;
 
 use crate::group::{GroupShard, Reply, Request};
 use crate::machine::Host;
-use crate::runtime::{CoordinatorLog, Mailboxes, PartitionLog};
+use crate::runtime::{CoordinatorLog, Mailboxes};
 use crate::settings::GroupSettings;
 
 /// Who sent a request.
@@ -86,15 +86,7 @@ impl GroupCoordinator {
     /// This node leads a partition of `__consumer_offsets` now: its groups are loaded. Needs to be called
     /// on a tokio runtime.
     pub fn on_elected(&self, partition: i32, epoch: LeaderEpoch) {
-        if self.mailboxes.has(partition, epoch) {
-            return;
-        }
-        match self.env.offsets_partition(partition) {
-            Some(log) => self.open(partition, epoch, Arc::new(PartitionLog::new(log, epoch))),
-            None => {
-                tracing::error!(partition, "elected for a partition of __consumer_offsets that is not here")
-            }
-        }
+        self.mailboxes.elect(partition, epoch, || self.env.offsets_partition(partition));
     }
 
     /// This node does not lead the partition any more: whoever waits is told to look for another.

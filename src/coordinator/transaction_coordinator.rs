@@ -9,7 +9,7 @@ use klamm_partition::Partition;
 
 use crate::machine::Host;
 use crate::partition_of;
-use crate::runtime::{CoordinatorLog, Mailboxes, PartitionLog};
+use crate::runtime::{CoordinatorLog, Mailboxes};
 use crate::settings::TransactionSettings;
 use crate::transaction::{Reply, Request, TransactionShard, WriteMarkers};
 
@@ -80,15 +80,7 @@ impl TransactionCoordinator {
     /// This node leads a partition of `__transaction_state` now: its transactions are loaded. Needs to be
     /// called on a tokio runtime.
     pub fn on_elected(&self, partition: i32, epoch: LeaderEpoch) {
-        if self.mailboxes.has(partition, epoch) {
-            return;
-        }
-        match self.env.transactions_partition(partition) {
-            Some(log) => self.open(partition, epoch, Arc::new(PartitionLog::new(log, epoch))),
-            None => {
-                tracing::error!(partition, "elected for a partition of __transaction_state that is not here");
-            }
-        }
+        self.mailboxes.elect(partition, epoch, || self.env.transactions_partition(partition));
     }
 
     /// This node does not lead the partition any more: whoever waits is told to look for another.

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use klamm_io::Clock;
 use klamm_model::{ErrorCode, LeaderEpoch};
+use klamm_partition::Partition;
 use parking_lot::Mutex;
 
 use super::RuntimeSettings;
-use super::log::CoordinatorLog;
+use super::log::{CoordinatorLog, PartitionLog};
 use super::mailbox::{Mailbox, Means, Status};
 use crate::machine::{Host, Machine};
 use crate::partition_of;
@@ -18,9 +19,14 @@ pub(crate) struct Mailboxes<M: Machine> {
     settings: RuntimeSettings,
     clock: Arc<dyn Clock>,
     host: Arc<dyn Host<M>>,
-    by_partition: Mutex<BTreeMap<i32, Mailbox<M>>>,
-    /// Partitions that this node leads and whose logs are being recovered.
-    expected: Mutex<BTreeSet<i32>>,
+    led: Mutex<Led<M>>,
+}
+
+/// The partitions that this node leads.
+struct Led<M: Machine> {
+    opened: BTreeMap<i32, Mailbox<M>>,
+    /// Those whose logs are being recovered.
+    expected: BTreeSet<i32>,
 }
 
 impl<M: Machine> Mailboxes<M> {
@@ -30,17 +36,37 @@ impl<M: Machine> Mailboxes<M> {
         clock: Arc<dyn Clock>,
         host: Arc<dyn Host<M>>,
     ) -> Mailboxes<M> {
-        Mailboxes { settings, clock, host, by_partition: Mutex::default(), expected: Mutex::default() }
+        let led = Mutex::new(Led { opened: BTreeMap::new(), expected: BTreeSet::new() });
+        Mailboxes { settings, clock, host, led }
+    }
+
+    /// This node leads a partition, which it holds: its mailbox is opened, unless it is already. Needs to be called
+    /// on a tokio runtime.
+    pub(crate) fn elect(
+        &self,
+        index: i32,
+        epoch: LeaderEpoch,
+        held: impl FnOnce() -> Option<Arc<Partition>>,
+    ) {
+        if self.has(index, epoch) {
+            return;
+        }
+        match held() {
+            Some(partition) => self.open(index, epoch, Arc::new(PartitionLog::new(partition, epoch))),
+            None => {
+                tracing::error!(partition = index, "elected for a partition of {} that is not here", M::TOPIC)
+            }
+        }
     }
 
     /// Whether a partition is open in an epoch.
     pub(crate) fn has(&self, partition: i32, epoch: LeaderEpoch) -> bool {
-        self.by_partition.lock().get(&partition).is_some_and(|mailbox| mailbox.epoch == epoch)
+        self.led.lock().opened.get(&partition).is_some_and(|mailbox| mailbox.epoch == epoch)
     }
 
     /// A mailbox will be opened when the log of its partition is recovered: who asks is told to come again.
     pub(crate) fn expect(&self, partition: i32) {
-        self.expected.lock().insert(partition);
+        self.led.lock().expected.insert(partition);
     }
 
     /// Opens a mailbox over a log, in place of one from an earlier epoch, and loads it. Needs to be called on a
@@ -48,22 +74,24 @@ impl<M: Machine> Mailboxes<M> {
     pub(crate) fn open(&self, partition: i32, epoch: LeaderEpoch, log: Arc<dyn CoordinatorLog>) {
         let (settings, clock, host) = (self.settings, self.clock.clone(), self.host.clone());
         let mailbox = Mailbox::start(Means { partition, epoch, log, settings, clock, host });
-        self.by_partition.lock().insert(partition, mailbox);
-        self.expected.lock().remove(&partition);
+        let mut led = self.led.lock();
+        led.opened.insert(partition, mailbox);
+        led.expected.remove(&partition);
     }
 
     /// Closes a mailbox: whoever waits is told to look for another coordinator.
     pub(crate) fn close(&self, partition: i32) {
-        self.expected.lock().remove(&partition);
-        self.by_partition.lock().remove(&partition);
+        let mut led = self.led.lock();
+        led.opened.remove(&partition);
+        led.expected.remove(&partition);
     }
 
     /// Asks the mailbox that a name belongs to, where the topic has `count` partitions.
     pub(crate) async fn ask(&self, name: &str, count: i32, request: M::Request) -> M::Reply {
-        match self.of(name, count) {
-            Ok(mailbox) => mailbox.ask(request).await,
-            Err(error) => M::refusal(error),
+        if count <= 0 {
+            return M::refusal(ErrorCode::CoordinatorNotAvailable);
         }
+        self.ask_partition(partition_of(name, count), request).await
     }
 
     /// Asks the mailbox of one partition, whatever it holds.
@@ -74,38 +102,29 @@ impl<M: Machine> Mailboxes<M> {
         }
     }
 
-    fn of(&self, name: &str, count: i32) -> Result<Mailbox<M>, ErrorCode> {
-        if count <= 0 {
-            return Err(ErrorCode::CoordinatorNotAvailable);
-        }
-        self.active(partition_of(name, count))
-    }
-
     fn active(&self, partition: i32) -> Result<Mailbox<M>, ErrorCode> {
-        let mailbox = self.by_partition.lock().get(&partition).cloned();
-        let mailbox = mailbox.ok_or_else(|| match self.expected.lock().contains(&partition) {
-            true => ErrorCode::CoordinatorLoadInProgress,
-            false => ErrorCode::NotCoordinator,
-        })?;
-        match mailbox.status() {
-            Status::Active => Ok(mailbox),
-            Status::Loading | Status::Failed => Err(ErrorCode::CoordinatorLoadInProgress),
+        let led = self.led.lock();
+        match led.opened.get(&partition) {
+            Some(mailbox) if mailbox.status() == Status::Active => Ok(mailbox.clone()),
+            None if !led.expected.contains(&partition) => Err(ErrorCode::NotCoordinator),
+            _ => Err(ErrorCode::CoordinatorLoadInProgress),
         }
     }
 
     /// All open mailboxes, whatever their status.
     pub(crate) fn opened(&self) -> Vec<Mailbox<M>> {
-        self.by_partition.lock().values().cloned().collect()
+        self.led.lock().opened.values().cloned().collect()
     }
 
     /// All that are loaded; an error while one of them loads, since what it holds would be missing. One that
     /// could not be loaded is left out: it may stay so, and must not hide what all others hold.
     pub(crate) fn loaded(&self) -> Result<Vec<Mailbox<M>>, ErrorCode> {
-        let mailboxes = self.opened();
-        let is_recovering = !self.expected.lock().is_empty();
-        if is_recovering || mailboxes.iter().any(|mailbox| mailbox.status() == Status::Loading) {
+        let led = self.led.lock();
+        let is_loading = |mailbox: &Mailbox<M>| mailbox.status() == Status::Loading;
+        if !led.expected.is_empty() || led.opened.values().any(is_loading) {
             return Err(ErrorCode::CoordinatorLoadInProgress);
         }
-        Ok(mailboxes.into_iter().filter(|mailbox| mailbox.status() == Status::Active).collect())
+        let active = led.opened.values().filter(|mailbox| mailbox.status() == Status::Active);
+        Ok(active.cloned().collect())
     }
 }
