@@ -127,7 +127,11 @@ impl<M: Machine> Effects<M> {
     }
 
     pub(crate) fn write(records: Vec<M::Record>, then: M::Then) -> Effects<M> {
-        Effects { writes: vec![Write::plain(records, then)], ..Effects::default() }
+        Effects::write_as(Form::Plain, records, then)
+    }
+
+    pub(crate) fn write_as(form: Form, records: Vec<M::Record>, then: M::Then) -> Effects<M> {
+        Effects { writes: vec![Write { records, form, then }], ..Effects::default() }
     }
 
     /// Adds what another call has left to do, behind this.

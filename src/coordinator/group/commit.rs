@@ -14,7 +14,7 @@ use klamm_protocol::messages::offset_delete::{
 };
 
 use super::classic::{CONSUMER, Group, State};
-use super::message::{Effects, InTransaction, Now, Reply, Then, Ticket, Write};
+use super::message::{Effects, InTransaction, Now, Reply, Then, Ticket};
 use super::offsets::CommittedOffset;
 use super::record::GroupRecord;
 use super::{GroupShard, Turn};
@@ -35,20 +35,12 @@ impl GroupShard {
     ) -> Effects {
         let checked = match self.turn(now, &request.group_id) {
             Some((group, turn)) => check(turn, group, request),
-            // Without a generation it comes from a consumer that assigns itself, or from a tool: the
-            // offsets alone make the group.
-            None if request.generation_id_or_member_epoch < 0 => Ok(()),
-            None if version >= FIRST_VERSION_WITH_GROUP_NOT_FOUND => Err(ErrorCode::GroupIdNotFound),
-            None => Err(ErrorCode::IllegalGeneration),
+            None => check_without_group(request, version >= FIRST_VERSION_WITH_GROUP_NOT_FOUND),
         };
-        if let Err(error) = checked {
-            return Effects::reply(ticket, Reply::Refused(error));
+        match checked {
+            Ok(()) => self.write_offsets(now, ticket, request, Form::Plain),
+            Err(error) => Effects::reply(ticket, Reply::Refused(error)),
         }
-        let (records, reply) = self.records_of(now, request);
-        if records.is_empty() {
-            return Effects::reply(ticket, Reply::Commit(reply));
-        }
-        Effects::write(records, Then::Reply { ticket, reply: Reply::Commit(reply) })
     }
 
     /// As [`GroupShard::commit`], but what is written counts only when the transaction is committed (KIP-447).
@@ -62,21 +54,24 @@ impl GroupShard {
     ) -> Effects {
         let checked = match self.groups.get(&*request.group_id) {
             Some(group) => check_in_transaction(group, request),
-            None if request.generation_id_or_member_epoch < 0 => Ok(()),
-            None if version >= FIRST_TRANSACTION_WITH_GROUP_NOT_FOUND => Err(ErrorCode::GroupIdNotFound),
-            None => Err(ErrorCode::IllegalGeneration),
+            None => check_without_group(request, version >= FIRST_TRANSACTION_WITH_GROUP_NOT_FOUND),
         };
-        if let Err(error) = checked {
-            return Effects::reply(ticket, Reply::Refused(error));
-        }
-        let (records, reply) = self.records_of(now, request);
-        if records.is_empty() {
-            return Effects::reply(ticket, Reply::Commit(reply));
-        }
         let InTransaction { producer_id, producer_epoch, guard } = transaction;
         let form = Form::OfTransaction { producer_id, producer_epoch, guard };
-        let then = Then::Reply { ticket, reply: Reply::Commit(reply) };
-        Effects { writes: vec![Write { records, form, then }], ..Effects::default() }
+        match checked {
+            Ok(()) => self.write_offsets(now, ticket, request, form),
+            Err(error) => Effects::reply(ticket, Reply::Refused(error)),
+        }
+    }
+
+    /// Writes what a commit that was let through brings, but for what is too long.
+    fn write_offsets(&self, now: Now, ticket: Ticket, request: &OffsetCommitRequest, form: Form) -> Effects {
+        let (records, reply) = self.records_of(now, request);
+        let reply = Reply::Commit(reply);
+        if records.is_empty() {
+            return Effects::reply(ticket, reply);
+        }
+        Effects::write_as(form, records, Then::Reply { ticket, reply })
     }
 
     fn records_of(
@@ -207,6 +202,16 @@ impl GroupShard {
             }
         }
         records
+    }
+}
+
+/// Whether a commit may make its group. Without a generation it comes from a consumer that assigns itself, or from
+/// a tool: the offsets alone make the group.
+fn check_without_group(request: &OffsetCommitRequest, knows_not_found: bool) -> Result<(), ErrorCode> {
+    match request.generation_id_or_member_epoch {
+        ..0 => Ok(()),
+        _ if knows_not_found => Err(ErrorCode::GroupIdNotFound),
+        _ => Err(ErrorCode::IllegalGeneration),
     }
 }
 

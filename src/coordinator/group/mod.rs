@@ -80,14 +80,10 @@ impl GroupShard {
             Request::CommitInTransaction { version, request, transaction } => {
                 self.commit_in_transaction(now, ticket, version, &request, transaction)
             }
-            Request::EndTransaction(marker) => Effects {
-                writes: vec![Write {
-                    records: Vec::new(),
-                    form: Form::End(marker),
-                    then: Then::Reply { ticket, reply: Reply::TransactionEnded },
-                }],
-                ..Effects::default()
-            },
+            Request::EndTransaction(marker) => {
+                let then = Then::Reply { ticket, reply: Reply::TransactionEnded };
+                Effects::write_as(Form::End(marker), Vec::new(), then)
+            }
             Request::Fetch(fetch) => Effects::reply(ticket, Reply::Fetch(self.fetch(fetch))),
             Request::Describe { version, group } => {
                 Effects::reply(ticket, Reply::Describe(self.describe(version, &group)))

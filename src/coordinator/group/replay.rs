@@ -82,8 +82,7 @@ impl GroupShard {
             if group.state == State::Stable && members.len() > size_max {
                 rebalance::begin(&mut turn, group, "more members were loaded than are allowed");
             }
-            effects.replies.append(&mut turn.effects.replies);
-            effects.writes.append(&mut turn.effects.writes);
+            effects.extend(turn.effects);
         }
         effects
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use klamm_model::{ErrorCode, ProducerEpoch, ProducerId};
 
-use super::message::{Effects, End, Now, Partitions, Producer, Reply, Then, Ticket, Write, WriteMarkers};
+use super::message::{Effects, End, Now, Partitions, Producer, Reply, Then, Ticket, WriteMarkers};
 use super::state::{State, Transaction, TransactionVersion};
 use super::{Timer, TransactionShard};
 
@@ -99,9 +99,7 @@ impl TransactionShard {
         outcome: Result<(), ErrorCode>,
     ) -> Effects {
         let mut effects = Effects::default();
-        let known = self.transactions.get_key_value(&*producer.transactional_id);
-        let known = known.filter(|(_, transaction)| transaction.state.is_ending());
-        let known = known.filter(|(id, transaction)| producer_of(id, transaction) == *producer);
+        let known = self.being_ended(producer);
         if let Err(error) = outcome {
             effects.replies.extend(reply.map(|(ticket, _)| (ticket, Reply::Refused(error))));
             if let Some((id, _)) = known {
@@ -124,16 +122,12 @@ impl TransactionShard {
     /// Asks again whether the decision about a transaction is committed.
     pub(super) fn ask_for_prepared(&self, id: &Arc<str>) -> Effects {
         let known = self.transactions.get(id).filter(|transaction| transaction.state.is_ending());
-        let Some(known) = known else { return Effects::default() };
-        let then = Then::Prepared { producer: producer_of(id, known), reply: None };
-        Effects { writes: vec![Write::plain(Vec::new(), then)], ..Effects::default() }
+        known.map(|known| await_decision(id, known)).unwrap_or_default()
     }
 
     /// All markers are written: the transaction is over. Nothing is done for one that was over before.
     pub(super) fn complete(&mut self, now: Now, ticket: Ticket, producer: &Producer) -> Effects {
-        let known = self.transactions.get_key_value(&*producer.transactional_id);
-        let known = known.filter(|(_, transaction)| transaction.state.is_ending());
-        let Some((id, known)) = known.filter(|(id, known)| producer_of(id, known) == *producer) else {
+        let Some((id, known)) = self.being_ended(producer) else {
             return Effects::reply(ticket, Reply::Done);
         };
         let (producer_id, producer_epoch) = known.producer_afterwards();
@@ -149,13 +143,24 @@ impl TransactionShard {
             last_update_ms: now.wall_ms,
             ..known.successor()
         };
-        let record = self.record(&id.clone(), next);
+        let record = self.record(id, next);
         Effects::write(vec![record], Then::Reply { ticket, reply: Reply::Done })
+    }
+
+    /// The transaction whose markers name this producer, while it is being ended.
+    fn being_ended(&self, producer: &Producer) -> Option<(&Arc<str>, &Transaction)> {
+        let known = self.transactions.get_key_value(&*producer.transactional_id);
+        known.filter(|(id, known)| known.state.is_ending() && producer_of(id, known) == *producer)
     }
 }
 
+/// Sends the markers out as soon as the decision, which stands in the log, is committed.
+pub(super) fn await_decision(id: &Arc<str>, transaction: &Transaction) -> Effects {
+    Effects::write(Vec::new(), Then::Prepared { producer: producer_of(id, transaction), reply: None })
+}
+
 /// The producer as the markers of the transaction that is being ended name it.
-pub(super) fn producer_of(id: &Arc<str>, transaction: &Transaction) -> Producer {
+fn producer_of(id: &Arc<str>, transaction: &Transaction) -> Producer {
     Producer {
         transactional_id: id.to_string(),
         id: transaction.producer_id,

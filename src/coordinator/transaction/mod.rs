@@ -80,8 +80,7 @@ impl TransactionShard {
         let ending = self.transactions.iter().filter(|(_, transaction)| transaction.state.is_ending());
         let mut effects = Effects::default();
         for (id, transaction) in ending {
-            let then = Then::Prepared { producer: end::producer_of(id, transaction), reply: None };
-            effects.writes.push(Write::plain(Vec::new(), then));
+            effects.extend(end::await_decision(id, transaction));
         }
         effects
     }
