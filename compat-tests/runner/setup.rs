@@ -96,7 +96,7 @@ impl Setup {
 
     fn with_environment(&self, mut command: Command) -> Command {
         command
-            .env("PYTHONPATH", self.clients.join("python"))
+            .env("PYTHONPATH", format!("{0}/python:{0}/../wire", self.clients.display()))
             .env("PYTHONUNBUFFERED", "1")
             .env("PYTHONDONTWRITEBYTECODE", "1")
             .env("NODE_PATH", self.node().map(|folder| folder.join("node_modules")).unwrap_or_default())

@@ -56,6 +56,23 @@ def eventually(condition, what, seconds=20):
         time.sleep(0.05)
 
 
+def own_klamm(*overrides, wrapper=()):
+    """Starts a broker of the scenario's own, by the command `wrapper` if there is one, and returns its process when it answers. What it says is in WORK/broker.log."""
+    import kwire
+    log = WORK / "broker.log"
+    words = [word for override in (f"listeners=PLAINTEXT://127.0.0.1:{PORT}", *overrides) for word in ("--override", override)]
+    with open(log, "a") as output:
+        process = subprocess.Popen([*wrapper, os.environ["KLAMM_BIN"], *words], stdout=output, stderr=output)
+
+    def answers():
+        holds(process.poll() is None, f"the broker ended with {process.poll()}: {log.read_text()[-1500:]}")
+        with contextlib.suppress(OSError, kwire.Closed):
+            return kwire.Connection(BOOTSTRAP).call("ApiVersions", 0)
+
+    eventually(answers, "the broker answers", 30)
+    return process
+
+
 def finish():
     if failures:
         print(f"{len(failures)} failed: " + "; ".join(failures), flush=True)

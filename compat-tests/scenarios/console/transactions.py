@@ -4,6 +4,7 @@
 # needs: kafka-2.8.2 kafka-3.9.1 kafka-4.4.0
 import re
 from harness import *
+from kwire import Connection, batch
 
 VERSIONS = ("2.8.2", "3.9.1", "4.4.0")
 COUNT = 3000
@@ -50,9 +51,6 @@ with check("there is no hanging transaction"):
     equal((found.code, len(found.lines)), ("0", 1), str(found))
 
 with check("a transaction that its producer left open is found, and aborted by hand"):
-    sys.path.insert(0, str(pathlib.Path(__file__).parent.parent.parent / "wire"))
-    from kwire import Connection, batch
-
     # A producer of before, without a coordinator that would end its transaction in time: it is the longest allowed.
     broker = Connection(BOOTSTRAP)
     begun = broker.call("InitProducerId", 4, {"TransactionalId": "left", "TransactionTimeoutMs": 900000})

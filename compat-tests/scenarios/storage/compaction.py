@@ -8,12 +8,10 @@
 # The partitions before cleaning (fixtures/compacted/VERSION/input) take the place of topics while the broker is stopped.
 # They are cleaned once min.compaction.lag.ms lets them, with the settings under which the fixtures were made; `drop` gets
 # sixty records more and a second round, in which its tombstones go. Then P.expected.jsonl is what must be there.
-import base64, json, shutil, sys
+import base64, json, shutil
 from confluent_kafka import Consumer, Producer, TopicPartition, OFFSET_BEGINNING
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from harness import *
-
-sys.path.insert(0, str(pathlib.Path(os.environ["CLIENTS"]).parent / "wire"))
 from engine import Broker
 
 COMPACTED = pathlib.Path(os.environ["CLIENTS"]).parents[1] / "fixtures/compacted"

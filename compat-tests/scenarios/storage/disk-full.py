@@ -8,12 +8,10 @@
 #
 # A tmpfs of 48 MB in a mount namespace of its own is a log directory: the only one, or the second beside one with room. It
 # is filled by an idempotent producer that retries, and gets space again by removing a file, and by deleting a topic.
-import shutil, sys
+import shutil
 from confluent_kafka import Consumer, Producer, TopicPartition, OFFSET_BEGINNING
 from confluent_kafka.admin import AdminClient, NewTopic
 from harness import *
-
-sys.path.insert(0, str(pathlib.Path(os.environ["CLIENTS"]).parent / "wire"))
 import kwire
 from engine import Broker
 
@@ -31,15 +29,7 @@ seen = pathlib.Path(f"/proc/{holder.pid}/root") / SMALL.relative_to("/")  # the 
 
 
 def start():
-    log = open(WORK / "broker.log", "a")
-    overrides = [f"listeners=PLAINTEXT://127.0.0.1:{PORT}", f"log.dirs={f'{ROOMY},{SMALL}' if TWO else SMALL}", "log.segment.delete.delay.ms=500"]
-    process = subprocess.Popen([*inside, os.environ["KLAMM_BIN"], *(w for o in overrides for w in ("--override", o))], stdout=log, stderr=log)
-    def answers():
-        holds(process.poll() is None, f"the broker ended with {process.poll()}: {(WORK / 'broker.log').read_text()[-1500:]}")
-        with contextlib.suppress(OSError):
-            return Broker(BOOTSTRAP).call("ApiVersions", 0, {})
-    eventually(answers, "the broker answers", 30)
-    return process
+    return own_klamm(f"log.dirs={f'{ROOMY},{SMALL}' if TWO else SMALL}", "log.segment.delete.delay.ms=500", wrapper=inside)
 
 
 def free():

@@ -6,10 +6,8 @@
 #
 # The programs that filled fixtures/v2-4.4 by way of Kafka 4.4.0 fill this broker; then the files are compared, and what
 # DumpLogSegments of 3.9.1 prints of them with P.dump.txt.gz. dump-log-differences.md lists what may differ, and why.
-import gzip, re, sys
+import gzip, re
 from harness import *
-
-sys.path.insert(0, str(pathlib.Path(os.environ["CLIENTS"]).parent / "wire"))
 from engine import Broker
 
 FIXTURES = pathlib.Path(os.environ["CLIENTS"]).parents[1] / "fixtures"

@@ -8,31 +8,19 @@
 # The broker runs under strace; the same script, first under klamm.flush.policy=kafka and then under group-commit, creates a topic,
 # produces one after another and eight at a time, and leaves the broker idle. kill -9 and restarts cannot show this:
 # the page cache outlives both.
-import re, signal, sys
+import re, signal
 from harness import *
-
-sys.path.insert(0, str(pathlib.Path(os.environ["CLIENTS"]).parent / "wire"))
 import kwire
 
 ONE_BY_ONE, PRODUCERS, EACH = 20, 8, 25
 TRACE = WORK / "trace"
 CALL = re.compile(r"^\d+ +(fdatasync|fsync|pwritev|pwritev2|pwrite64)\(\d+<([^>]+)>")
 
-log = open(WORK / "broker.log", "w")
 traced = ["strace", "-f", "-y", "-s", "0", "-e", "trace=fdatasync,fsync,pwritev,pwritev2,pwrite64", "-o", str(TRACE)]
-overrides = [f"listeners=PLAINTEXT://127.0.0.1:{PORT}", f"log.dirs={WORK / 'data'}", "num.partitions=1"]
-process = subprocess.Popen([*traced, os.environ["KLAMM_BIN"], *(w for o in overrides for w in ("--override", o))], stdout=log, stderr=log)
-
-
-def connect():
-    def answers():
-        if process.poll() is not None:
-            raise SystemExit(f"FAILED klamm under strace ended with {process.returncode}; may this user trace processes (kernel.yama.ptrace_scope, seccomp)? {(WORK / 'broker.log').read_text()[-1500:]}")
-        with contextlib.suppress(OSError, kwire.Closed):
-            connection = kwire.Connection(BOOTSTRAP)
-            connection.call("ApiVersions", 0)
-            return connection
-    return eventually(answers, "the broker answers", 30)
+try:
+    process = own_klamm(f"log.dirs={WORK / 'data'}", "num.partitions=1", wrapper=traced)
+except AssertionError as error:
+    raise SystemExit(f"FAILED {error}; may this user trace processes (kernel.yama.ptrace_scope, seccomp)?")
 
 
 def calls(folder):
@@ -78,7 +66,7 @@ def at_once(topic):
     equal(len(done), PRODUCERS, "producers that came to their end")
 
 
-connection = connect()
+connection = kwire.Connection(BOOTSTRAP)
 for policy in ("kafka", "group-commit"):
     waits = policy == "group-commit"
     folder = f"/{policy}-0"

@@ -6,12 +6,10 @@
 # broker: none
 #
 # An idempotent producer writes all the time; a throttle makes the first move long enough for a kill in its middle.
-import json, sys
+import json
 from confluent_kafka import Consumer, Producer, TopicPartition, OFFSET_BEGINNING
 from confluent_kafka.admin import AdminClient, NewTopic
 from harness import *
-
-sys.path.insert(0, str(pathlib.Path(os.environ["CLIENTS"]).parent / "wire"))
 from engine import Broker
 
 ONE, TWO = WORK / "one", WORK / "two"
@@ -21,15 +19,7 @@ tools = [Tools("4.4.0"), Tools("2.8.2")]
 
 
 def start():
-    log = open(WORK / "broker.log", "a")
-    overrides = [f"listeners=PLAINTEXT://127.0.0.1:{PORT}", f"log.dirs={ONE},{TWO}", "log.segment.delete.delay.ms=500", "log.retention.check.interval.ms=500"]
-    process = subprocess.Popen([os.environ["KLAMM_BIN"], *(w for o in overrides for w in ("--override", o))], stdout=log, stderr=log)
-    def answers():
-        holds(process.poll() is None, f"the broker ended with {process.poll()}: {(WORK / 'broker.log').read_text()[-1500:]}")
-        with contextlib.suppress(OSError):
-            return Broker(BOOTSTRAP).call("ApiVersions", 0, {})
-    eventually(answers, "the broker answers", 30)
-    return process
+    return own_klamm(f"log.dirs={ONE},{TWO}", "log.segment.delete.delay.ms=500", "log.retention.check.interval.ms=500")
 
 
 def place(partition=0):

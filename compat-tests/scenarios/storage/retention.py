@@ -4,10 +4,8 @@
 # needs: kafka-4.4.0
 # against: klamm 2.8.2 4.4.0
 # broker: log.retention.check.interval.ms=300 log.segment.delete.delay.ms=300 log.initial.task.delay.ms=300
-import json, sys
+import json
 from harness import *
-
-sys.path.insert(0, str(pathlib.Path(os.environ["CLIENTS"]).parent / "wire"))
 import kwire
 from engine import Broker
 

@@ -7,10 +7,8 @@
 # indexes; producers with sequences; several partitions at once; the formats before V2. What Kafka wrote is in
 # same-bytes-VERSION.json; RECORD=1 with --against VERSION writes it anew. Kafka 4 takes no Produce before v3: there 2.8.2 is
 # the measure, for all else 4.4.0 is, and of 2.8.2 only what stands in the logs and at which positions indexes point.
-import hashlib, json, struct, sys, zlib
+import hashlib, json, struct, zlib
 from harness import *
-
-sys.path.insert(0, str(pathlib.Path(os.environ["CLIENTS"]).parent / "wire"))
 import kwire
 from engine import Broker
 
