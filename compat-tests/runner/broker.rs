@@ -1,5 +1,5 @@
-//! The broker under test: Klamm or, as the oracle, Apache Kafka; a process on a free port with its data in the
-//! scenario's folder.
+//! A node under test: Klamm or, as the oracle, Apache Kafka; a process on a free port with its data in the scenario's
+//! folder. The port after its own is its controller's, where it has one of its own.
 
 use crate::process::Group;
 use anyhow::{Context, Result, bail};
@@ -54,34 +54,33 @@ impl fmt::Display for Flavor {
     }
 }
 
-/// One broker, running or not.
+/// Where the programs are.
+#[derive(Clone)]
+pub(crate) struct Programs {
+    pub(crate) klamm: PathBuf,
+    pub(crate) oracle: PathBuf,
+}
+
+/// One node, running or not.
 pub(crate) struct Broker {
     pub(crate) flavor: Flavor,
     pub(crate) port: u16,
     pub(crate) folder: PathBuf,
-    pub(crate) settings: Vec<String>,
-    pub(crate) klamm: PathBuf,
-    pub(crate) oracle: PathBuf,
+    settings: Vec<String>,
+    programs: Programs,
     process: Option<Group>,
 }
 
 impl Broker {
     pub(crate) fn new(
         flavor: Flavor,
+        port: u16,
         folder: &Path,
-        settings: &[String],
-        klamm: &Path,
-        oracle: &Path,
-    ) -> Result<Broker> {
-        Ok(Broker {
-            flavor,
-            port: free_port()?,
-            folder: folder.to_path_buf(),
-            settings: settings.to_vec(),
-            klamm: klamm.to_path_buf(),
-            oracle: oracle.to_path_buf(),
-            process: None,
-        })
+        settings: Vec<String>,
+        programs: &Programs,
+    ) -> Broker {
+        let folder = folder.to_path_buf();
+        Broker { flavor, port, folder, settings, programs: programs.clone(), process: None }
     }
 
     pub(crate) fn log(&self) -> PathBuf {
@@ -99,7 +98,7 @@ impl Broker {
     fn start_klamm(&mut self) -> Result<()> {
         std::fs::create_dir_all(&self.folder)?;
         let log = OpenOptions::new().create(true).append(true).open(self.log())?;
-        let mut command = Command::new(&self.klamm);
+        let mut command = Command::new(&self.programs.klamm);
         for setting in [
             format!("listeners=PLAINTEXT://127.0.0.1:{}", self.port),
             format!("log.dirs={}", self.folder.join("data").display()),
@@ -130,7 +129,7 @@ impl Broker {
     /// The oracle's script starts the JVMs and ends; they stay in its process group.
     fn start_kafka(&mut self, version: &str) -> Result<()> {
         let mut command = Command::new("bash");
-        command.arg(&self.oracle).args(["start", version, &self.port.to_string()]).arg(&self.folder);
+        command.arg(&self.programs.oracle).args(["start", version, &self.port.to_string()]).arg(&self.folder);
         command.args(["zookeeper.session.timeout.ms=6000"].iter().filter(|_| version.starts_with("2.")));
         command.args(&self.settings).env("HEAP", "320m").stdin(Stdio::null()).stdout(Stdio::null());
         std::fs::create_dir_all(&self.folder)?;
@@ -177,10 +176,16 @@ impl Broker {
                         std::thread::sleep(ZOOKEEPER_SESSION); // before it has expired, the broker may not come back
                     }
                 }
-                Command::new("bash").arg(&self.oracle).arg("stop").arg(&self.folder).status()?;
+                Command::new("bash").arg(&self.programs.oracle).arg("stop").arg(&self.folder).status()?;
             }
         }
         Ok(())
+    }
+
+    /// Sends it a signal that does not end it: SIGSTOP, SIGCONT.
+    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
+        let pid = Pid::from_raw(self.pid()?).context("it has no process id")?;
+        Ok(kill_process(pid, signal)?)
     }
 
     /// The process of the broker itself.
@@ -202,15 +207,20 @@ fn listens(port: u16) -> bool {
     TcpStream::connect_timeout(&SocketAddr::from(([127, 0, 0, 1], port)), Duration::from_millis(500)).is_ok()
 }
 
-/// A port that is free together with its successor, which the oracle's controller or ZooKeeper takes.
-fn free_port() -> Result<u16> {
+/// `count` ports that are free together with their successors.
+pub(crate) fn free_ports(count: usize) -> Result<Vec<u16>> {
     let span = usize::from(PORTS.end - PORTS.start) / 2;
     let first = std::process::id() as usize * 7 % span;
-    (0..span)
+    let free: Vec<u16> = (0..span)
         .map(|step| PORTS.start + 2 * u16::try_from((first + step) % span).unwrap_or(0))
-        .find(|port| {
+        .filter(|port| {
             TcpListener::bind(("127.0.0.1", *port)).is_ok()
                 && TcpListener::bind(("127.0.0.1", *port + 1)).is_ok()
         })
-        .with_context(|| format!("no free port in {PORTS:?}"))
+        .take(count)
+        .collect();
+    if free.len() < count {
+        bail!("no {count} free ports in {PORTS:?}");
+    }
+    Ok(free)
 }

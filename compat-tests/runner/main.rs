@@ -6,6 +6,7 @@
 #![allow(clippy::disallowed_methods, reason = "the runner drives real processes, files and sockets")]
 
 mod broker;
+mod cluster;
 mod process;
 mod run;
 mod scenario;

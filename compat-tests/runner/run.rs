@@ -3,9 +3,10 @@
 //!
 //! A client asks by a line on its standard output that begins with `@`, and reads one line of answer, `ok …` or
 //! `failed …`: `@restart` (SIGTERM and start), `@kill` (SIGKILL and start), `@stop`, `@crash` (SIGKILL only), `@start`,
-//! `@pid`.
+//! `@pause` (SIGSTOP), `@continue`, `@pid`; where there are several nodes, with the number of one: `@crash 2`.
 
-use crate::broker::{Broker, Flavor};
+use crate::broker::{Flavor, Programs};
+use crate::cluster::Cluster;
 use crate::process::Group;
 use crate::scenario::Scenario;
 use crate::setup::Setup;
@@ -39,26 +40,28 @@ pub(crate) struct Outcome {
 pub(crate) fn run(bench: &Bench, scenario: &Scenario) -> Result<Outcome> {
     let begin = Instant::now();
     let folder = tempfile::Builder::new().prefix("klamm-compat-").tempdir()?;
-    let oracle = bench.home.join("oracle/kafka");
-    let mut broker = Broker::new(
-        bench.flavor,
-        &folder.path().join("broker"),
-        &scenario.broker_settings,
-        &bench.klamm,
-        &oracle,
-    )?;
+    let programs = Programs { klamm: bench.klamm.clone(), oracle: bench.home.join("oracle/kafka") };
+    let mut cluster = Cluster::new(bench.flavor, &folder.path().join("broker"), scenario, &programs)?;
     let transcript = Transcript::new();
-    let follower = transcript.follow(broker.log());
-    let started = if scenario.starts_its_own_broker { Ok(()) } else { broker.start() };
+    let followers: Vec<_> = cluster
+        .nodes
+        .iter()
+        .zip(1..)
+        .map(|(node, number)| {
+            let speaker = if cluster.nodes.len() == 1 { Speaker::Broker } else { Speaker::Node(number) };
+            transcript.follow(node.log(), speaker)
+        })
+        .collect();
+    let started = if scenario.starts_its_own_broker { Ok(()) } else { cluster.start() };
     let failure = match started {
         Err(error) => Some(format!("the broker did not start: {error:#}")),
-        Ok(()) => match drive(bench, scenario, &mut broker, folder.path(), &transcript) {
+        Ok(()) => match drive(bench, scenario, &mut cluster, folder.path(), &transcript) {
             Ok(failure) => failure,
             Err(error) => Some(format!("{error:#}")),
         },
     };
-    drop(follower);
-    drop(broker); // its group is killed; a scenario that needs a clean stop asks for it
+    drop(followers);
+    drop(cluster); // its groups are killed; a scenario that needs a clean stop asks for it
     let seconds = begin.elapsed().as_secs_f64();
     let (kept, removal) = if bench.keep {
         (Some(folder.keep()), None)
@@ -78,20 +81,20 @@ enum Event {
 fn drive(
     bench: &Bench,
     scenario: &Scenario,
-    broker: &mut Broker,
+    cluster: &mut Cluster,
     folder: &std::path::Path,
     transcript: &Arc<Transcript>,
 ) -> Result<Option<String>> {
     let mut command = bench.setup.command(scenario)?;
     command
         .current_dir(folder)
-        .env("BOOTSTRAP", format!("127.0.0.1:{}", broker.port))
-        .env("PORT", broker.port.to_string())
+        .env("BOOTSTRAP", cluster.bootstrap())
+        .env("PORT", cluster.nodes[0].port.to_string())
         .env("AGAINST", bench.flavor.to_string())
         .env("WITH", &scenario.with)
         .env("SOAK", if bench.soak { "1" } else { "" })
         .env("WORK", folder)
-        .env("BROKER_DIR", &broker.folder)
+        .env("BROKER_DIR", &cluster.nodes[0].folder)
         .env("KLAMM_BIN", &bench.klamm)
         .env("KAFKA", bench.home.join("oracle/kafka"))
         .stdin(Stdio::piped())
@@ -110,7 +113,7 @@ fn drive(
         match events.recv_timeout(Duration::from_millis(20)) {
             Ok(Event::Said(line)) if line.starts_with('@') => {
                 transcript.say(Speaker::Runner, &line);
-                let answer = match obey(broker, line[1..].trim()) {
+                let answer = match cluster.obey(line[1..].trim()) {
                     Ok(word) => format!("ok {word}"),
                     Err(error) => format!("failed {error:#}").replace('\n', " "),
                 };
@@ -152,17 +155,4 @@ fn listen(stream: impl Read + Send + 'static, events: mpsc::Sender<Event>, prefi
         }
         let _ = events.send(Event::Closed);
     });
-}
-
-fn obey(broker: &mut Broker, request: &str) -> Result<String> {
-    match request {
-        "restart" => broker.stop().and_then(|()| broker.start())?,
-        "kill" => broker.kill().and_then(|()| broker.start())?,
-        "stop" => broker.stop()?,
-        "crash" => broker.kill()?,
-        "start" => broker.start()?,
-        "pid" => return Ok(broker.pid()?.to_string()),
-        other => anyhow::bail!("the runner knows no request {other:?}"),
-    }
-    Ok(String::new())
 }

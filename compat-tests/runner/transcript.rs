@@ -1,5 +1,6 @@
 //! What client and broker said, in the order in which it arrived, so that a failure can be read side by side.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -13,11 +14,25 @@ use std::time::{Duration, Instant};
 const LINES_MAX: usize = 120;
 const WIDTH_MAX: usize = 600;
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Speaker {
     Client,
+    /// The only node.
     Broker,
+    /// One of several.
+    Node(usize),
     Runner,
+}
+
+impl fmt::Display for Speaker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Speaker::Client => f.write_str("client"),
+            Speaker::Broker => f.write_str("broker"),
+            Speaker::Node(number) => write!(f, "node {number}"),
+            Speaker::Runner => f.write_str("runner"),
+        }
+    }
 }
 
 pub(crate) struct Transcript {
@@ -38,8 +53,8 @@ impl Transcript {
         }
     }
 
-    /// Follows a log file, which may not be there yet and may begin anew, until the returned value is dropped.
-    pub(crate) fn follow(self: &Arc<Self>, path: PathBuf) -> Follower {
+    /// Follows a node's log file, which may not be there yet and may begin anew, until the returned value is dropped.
+    pub(crate) fn follow(self: &Arc<Self>, path: PathBuf, speaker: Speaker) -> Follower {
         let stop = Arc::new(AtomicBool::new(false));
         let (transcript, stopped) = (Arc::clone(self), Arc::clone(&stop));
         let thread = std::thread::spawn(move || {
@@ -47,7 +62,7 @@ impl Transcript {
             loop {
                 let last = stopped.load(Ordering::SeqCst);
                 for line in new_lines(&path, &mut position, &mut rest) {
-                    transcript.say(Speaker::Broker, &line);
+                    transcript.say(speaker, &line);
                 }
                 if last {
                     return;
@@ -95,14 +110,14 @@ impl fmt::Display for Transcript {
     /// The last lines of each speaker, merged by time.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let lines = self.lines.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let mut left = [LINES_MAX; 3];
+        let mut said: BTreeMap<Speaker, usize> = BTreeMap::new();
         let mut shown: Vec<_> = lines
             .iter()
             .rev()
             .filter(|(_, speaker, _)| {
-                let left = &mut left[*speaker as usize];
-                *left = left.saturating_sub(1);
-                *left > 0
+                let said = said.entry(*speaker).or_default();
+                *said += 1;
+                *said < LINES_MAX
             })
             .collect();
         shown.reverse();
@@ -111,19 +126,14 @@ impl fmt::Display for Transcript {
             // a client that retries fills logs with lines that differ in nothing but their times; what a scenario
             // itself says (on its standard output, so without a blank in front) is shown line by line
             let pattern: String = line.chars().filter(|letter| !letter.is_ascii_digit()).collect();
-            let logged = *speaker == Speaker::Broker || line.starts_with(' ');
+            let logged = matches!(speaker, Speaker::Broker | Speaker::Node(_)) || line.starts_with(' ');
             if logged && last.0 == *speaker && last.1 == pattern {
                 last.2 += 1;
                 continue;
             }
             more(f, last.2)?;
             last = (*speaker, pattern, 0);
-            let name = match speaker {
-                Speaker::Client => "client",
-                Speaker::Broker => "broker",
-                Speaker::Runner => "runner",
-            };
-            writeln!(f, "  {:8.3} {name} | {line}", at.as_secs_f64())?;
+            writeln!(f, "  {:8.3} {speaker} | {line}", at.as_secs_f64())?;
         }
         more(f, last.2)
     }

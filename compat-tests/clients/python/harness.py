@@ -10,7 +10,7 @@ KLAMM = AGAINST == "klamm"
 
 
 def ask(request):
-    """Asks the runner: restart, kill (each comes back running), stop, crash, start, pid."""
+    """Asks the runner: restart, kill (each comes back running), stop, crash, start, pause, continue, pid; of several nodes, with the number of one."""
     print("@" + request, flush=True)
     word, _, rest = sys.stdin.readline().strip().partition(" ")
     if word != "ok":
