@@ -23,7 +23,7 @@ def expected(topic, partition):
     file = next(FIXTURE / name for name in names if (FIXTURE / name).exists())
     decoded = lambda field: None if field is None else base64.b64decode(field)
     lines = map(json.loads, file.read_text().splitlines())
-    return [(line["offset"], decoded(line["key"]), decoded(line["value"])) for line in lines if not line["control"]]
+    return [(line["offset"], decoded(line["key"]), decoded(line["value"])) for line in lines if not line.get("control")]
 
 
 def consumed(topic, partition, count):
