@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use klamm_config::BrokerConfig;
-use klamm_io::{SystemClock, SystemDisk, SystemNetwork, SystemRandom};
+use klamm_io::{SystemClock, SystemDisk, SystemNetwork, SystemRandom, Threads};
 use klamm_server::Machine;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -56,6 +56,7 @@ fn machine() -> Machine {
         network: Arc::new(SystemNetwork),
         clock: Arc::new(SystemClock::new()),
         random: Arc::new(SystemRandom),
+        threads: Threads::default(),
     }
 }
 

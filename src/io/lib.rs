@@ -9,8 +9,10 @@ mod cold_reads;
 mod files;
 mod network;
 mod random;
+mod threads;
 
 pub use clock::{Clock, SystemClock};
 pub use files::{Disk, Entry, File, OpenMode, SystemDisk};
 pub use network::{BoxFuture, Listener, Network, Stream, SystemNetwork};
 pub use random::{Random, SystemRandom};
+pub use threads::Threads;

@@ -428,7 +428,7 @@ pub(crate) async fn follow_images(
         }
         let image = images.borrow_and_update().clone();
         update_config(&context, &image);
-        let work = tokio::task::spawn_blocking(move || {
+        let work = context.threads.run(move || {
             follower.apply(&image);
             follower
         });
@@ -503,8 +503,8 @@ pub(crate) async fn maintain(context: Arc<Context>, mut stop: Stop) {
         if retention_is_due {
             last_retention = now;
         }
-        let context = context.clone();
-        let work = tokio::task::spawn_blocking(move || {
+        let (threads, context) = (context.threads, context.clone());
+        let work = threads.run(move || {
             context.store.check_directories();
             reopen_failed(&context);
             checkpoint(&context.partitions, &context.store);
@@ -537,9 +537,9 @@ pub(crate) async fn remove_deleted(context: Arc<Context>, mut stop: Stop) {
             () = changed.notified() => continue,
             () = tokio::time::sleep(left), if left_ms.is_some() => {}
         }
-        let context = context.clone();
+        let (threads, context) = (context.threads, context.clone());
         let work = move || context.store.remove_deleted(context.clock.now_ms());
-        if let Err(error) = tokio::task::spawn_blocking(work).await {
+        if let Err(error) = threads.run(work).await {
             tracing::error!("deleted files were not removed: {error}");
         }
     }

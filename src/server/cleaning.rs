@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use klamm_config::BrokerConfig;
+use klamm_io::Threads;
 use klamm_model::{Offset, TopicPartition};
 use klamm_storage::{CleanerSettings, Outcome};
 use tokio::runtime::Handle;
@@ -69,8 +70,9 @@ async fn work(index: usize, context: Arc<Context>, mut stop: Stop) -> usize {
     let is_wanted = |context: &Context| index < cleaner_settings(&context.config()).threads;
     while is_wanted(&context) && !stop.is_requested() {
         let (cleaning, stopping) = (context.clone(), stop.clone());
-        let runtime = Handle::current();
-        let round = tokio::task::spawn_blocking(move || clean_next(&cleaning, &stopping, &runtime));
+        // Where there is one thread, nothing else could go on while a round pauses.
+        let runtime = (context.threads == Threads::Own).then(Handle::current);
+        let round = context.threads.run(move || clean_next(&cleaning, &stopping, runtime.as_ref()));
         match round.await {
             Ok(Outcome::Cleaned(..)) => continue,
             Ok(Outcome::Stopped) => break,
@@ -94,10 +96,10 @@ async fn work(index: usize, context: Arc<Context>, mut stop: Stop) -> usize {
     index
 }
 
-fn clean_next(context: &Context, stop: &Stop, runtime: &Handle) -> Outcome {
+fn clean_next(context: &Context, stop: &Stop, runtime: Option<&Handle>) -> Outcome {
     let high_watermarks: BTreeMap<TopicPartition, Offset> = high_watermarks(&context.partitions).collect();
     let pause = |wait: Duration| {
-        if !wait.is_zero() {
+        if let Some(runtime) = runtime.filter(|_| !wait.is_zero()) {
             let mut stop = stop.clone();
             runtime.block_on(async move {
                 tokio::select! {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use klamm_config::{BrokerConfig, DynamicConfigs, TopicConfig};
 use klamm_coordinator::{GroupCoordinator, TransactionCoordinator};
-use klamm_io::Clock;
+use klamm_io::{Clock, Threads};
 use klamm_metadata::{Broker, ConfigResource, Image, MetadataNode};
 use klamm_model::{ErrorCode, NodeId, ProducerId, TopicId, TopicPartition, topic_name};
 use klamm_storage::{Cleaner, LogStore, StorageErrorKind};
@@ -54,6 +54,8 @@ pub(crate) struct Context {
     /// The epoch of this broker's registration; -1 before it has one.
     pub(crate) broker_epoch: AtomicI64,
     pub(crate) clock: Arc<dyn Clock>,
+    /// Where work is done that may wait for the disk.
+    pub(crate) threads: Threads,
 }
 
 /// How long the answer to a creation waits until this node has opened the new partitions.

@@ -91,14 +91,14 @@ async fn steps(
     let mut running = JoinSet::new();
     for partition in partitions {
         let context = context.clone();
-        running.spawn_blocking(move || {
+        running.spawn(context.threads.run(move || {
             let step = step(&context.store, &partition, bytes);
             (partition.topic_partition().clone(), step)
-        });
+        }));
     }
     let (mut copied, mut is_stuck) = (0, true);
     while let Some(done) = running.join_next().await {
-        match done {
+        match done.map_err(std::io::Error::from).flatten() {
             Ok((_, Step::Copied(bytes))) => (copied, is_stuck) = (copied + bytes, false),
             Ok((name, Step::Ended)) => {
                 failures.remove(&name);

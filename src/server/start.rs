@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use klamm_config::{BrokerConfig, FlushPolicy, QuorumVoter};
-use klamm_io::{Clock, Disk, Listener, Network, Random};
+use klamm_io::{Clock, Disk, Listener, Network, Random, Threads};
 use klamm_metadata::{KafkaRules, MetadataNode, QuorumSettings, Settings, TopicDefaults, Voter};
 use klamm_model::Uuid;
 use klamm_storage::{Cleaner, LogStore, StorageError, StoreSettings};
@@ -46,6 +46,8 @@ pub struct Machine {
     pub clock: Arc<dyn Clock>,
     /// Randomness.
     pub random: Arc<dyn Random>,
+    /// Where work is done that may wait for the disk.
+    pub threads: Threads,
 }
 
 /// Why a node did not start. Nothing was changed on the disk unless the message says so.
@@ -99,7 +101,8 @@ pub async fn start(config: BrokerConfig, machine: Machine) -> Result<Server, Sta
     let config = Arc::new(config);
     let deletes_strays =
         strays::may_be_deleted(&*machine.disk, &directories::usable(&store), &store.metadata_dir())?;
-    let metadata = Arc::new(MetadataNode::start(metadata_settings(&config, &machine, &store))?);
+    let metadata =
+        Arc::new(start_metadata(metadata_settings(&config, &machine, &store), machine.threads).await?);
     let incarnation = Uuid::from_random(machine.random.next_16());
     let mut registration = lifecycle::registration(&config, incarnation, &store, &bound);
     registration.log_dirs.extend(directories::lost(&store, &metadata.image(), config.node_id));
@@ -125,9 +128,25 @@ pub async fn start(config: BrokerConfig, machine: Machine) -> Result<Server, Sta
     server.listen(brokers);
     if report.unchecked_logs > 0 {
         // It is not among the tasks that a stop waits for: the store ends it when it is closed.
-        tokio::task::spawn_blocking(move || context.store.recover(&|| recovered.notify_one()));
+        let threads = context.threads;
+        tokio::spawn(threads.run(move || context.store.recover(&|| recovered.notify_one())));
     }
     Ok(server)
+}
+
+/// Starts this node's part of the quorum, on a thread of its own where there is to be one.
+async fn start_metadata(
+    settings: Settings,
+    threads: Threads,
+) -> Result<MetadataNode, klamm_metadata::StartError> {
+    match threads {
+        Threads::Own => MetadataNode::start(settings),
+        Threads::Inline => {
+            let (node, work) = MetadataNode::start_here(settings).await?;
+            tokio::spawn(work);
+            Ok(node)
+        }
+    }
 }
 
 /// Puts the parts of a node together. None of them does anything yet.
@@ -176,6 +195,7 @@ fn compose(
         applied,
         moves: Notify::new(),
         clock: machine.clock,
+        threads: machine.threads,
     };
     let context = Arc::new(context);
     environment.set_context(&context);
@@ -283,6 +303,7 @@ fn store_settings(config: &BrokerConfig, machine: &Machine) -> StoreSettings {
         cluster_id: config.cluster_id.clone(),
         recovery_threads: usize::try_from(config.num_recovery_threads_per_data_dir).unwrap_or(1),
         producer_expiration_ms: i64::from(config.producer_id_expiration_ms),
+        threads: machine.threads,
         ..StoreSettings::new(config.log_dirs.clone(), config.node_id, disk, clock, random)
     }
 }

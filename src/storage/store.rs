@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use klamm_io::{Clock, Disk, Random};
+use klamm_io::{Clock, Disk, Random, Threads};
 use klamm_model::{NodeId, Offset, TopicId, TopicPartition, Uuid};
 use parking_lot::{Mutex, RwLock};
 
@@ -71,6 +71,8 @@ pub struct StoreSettings {
     pub open_files_max: usize,
     /// `producer.id.expiration.ms`.
     pub producer_expiration_ms: i64,
+    /// Where syncs are done that acknowledgements wait for.
+    pub threads: Threads,
     /// A mistake that the store is to make; tests plant it, to see that they notice.
     #[cfg(debug_assertions)]
     pub planted_bug: Option<PlantedBug>,
@@ -95,6 +97,7 @@ impl StoreSettings {
             recovery_threads: 2,
             open_files_max: 10_000,
             producer_expiration_ms: 24 * 60 * 60 * 1000,
+            threads: Threads::Own,
             #[cfg(debug_assertions)]
             planted_bug: None,
         }
@@ -189,7 +192,7 @@ impl LogStore {
         let environment = Environment {
             files: OpenFiles::new(disk.clone(), settings.open_files_max),
             disk,
-            syncer: Syncer::default(),
+            syncer: Syncer::new(settings.threads),
             unwatched_disk: settings.disk,
             directories: directories.iter().map(|one| (one.id, one.health.clone())).collect(),
             clock: settings.clock,

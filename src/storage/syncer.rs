@@ -9,6 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use klamm_io::Threads;
 use klamm_model::Uuid;
 use parking_lot::{Condvar, Mutex};
 
@@ -24,8 +25,8 @@ const THREADS_MAX: usize = 8;
 type Done = Box<dyn FnOnce(Result<(), StorageError>) + Send>;
 
 /// What the logs of a process share of it.
-#[derive(Default)]
 pub(crate) struct Syncer {
+    threads: Threads,
     group_commit: AtomicBool,
     lanes: Mutex<BTreeMap<Uuid, Arc<Lane>>>,
 }
@@ -54,6 +55,10 @@ pub(crate) struct Gathering {
 }
 
 impl Syncer {
+    pub(crate) fn new(threads: Threads) -> Syncer {
+        Syncer { threads, group_commit: AtomicBool::default(), lanes: Mutex::default() }
+    }
+
     /// Whether every acknowledgement waits for a sync.
     pub(crate) fn is_group_commit(&self) -> bool {
         self.group_commit.load(Ordering::Acquire)
@@ -65,7 +70,7 @@ impl Syncer {
 
     fn enqueue(&self, log: Arc<Log>) {
         let lane = self.lanes.lock().entry(log.directory_id()).or_default().clone();
-        lane.enqueue(log);
+        lane.enqueue(log, self.threads);
     }
 }
 
@@ -79,9 +84,13 @@ impl Drop for Syncer {
 }
 
 impl Lane {
-    fn enqueue(self: Arc<Lane>, log: Arc<Log>) {
+    fn enqueue(self: Arc<Lane>, log: Arc<Log>, threads: Threads) {
         let mut queue = self.queue.lock();
         queue.logs.push_back(log);
+        if threads == Threads::Inline {
+            drop(queue);
+            return self.work_off();
+        }
         if queue.logs.len() <= queue.idle || queue.threads == THREADS_MAX {
             self.changed.notify_one();
             return;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use klamm_coordinator::Client;
-use klamm_io::{Disk, SystemClock, SystemDisk, SystemNetwork};
+use klamm_io::{Disk, SystemClock, SystemDisk, SystemNetwork, Threads};
 use klamm_model::{IsolationLevel, Offset, TopicPartition};
 use klamm_partition::{AppendOptions, Partition, ReadOptions, Reader};
 use klamm_protocol::messages::offset_fetch::{OffsetFetchRequest, OffsetFetchRequestTopic};
@@ -36,6 +36,7 @@ fn machine(disk: &SimulatedDisk) -> Machine {
         network: Arc::new(SystemNetwork),
         clock: Arc::new(SystemClock::new()),
         random: Arc::new(SeededRandom::new(1)),
+        threads: Threads::default(),
     }
 }
 

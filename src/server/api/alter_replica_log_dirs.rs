@@ -48,7 +48,7 @@ pub(crate) async fn handle(
         named.into_iter().map(|(name, directory)| look_up(context, name, directory)).collect();
     let names: Vec<TopicPartition> = wanted.iter().map(|wanted| wanted.name.clone()).collect();
     let (store, log_dirs) = (context.store.clone(), context.static_config.log_dirs.clone());
-    let begun = tokio::task::spawn_blocking(move || -> Vec<ErrorCode> {
+    let begun = context.threads.run(move || -> Vec<ErrorCode> {
         wanted.iter().map(|wanted| begin(&store, &log_dirs, wanted)).collect()
     });
     let codes = begun.await.unwrap_or_else(|error| {

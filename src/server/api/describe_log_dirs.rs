@@ -36,7 +36,7 @@ pub(crate) async fn handle(
     });
     let store = context.store.clone();
     // A directory that does not answer must not hold up a thread that serves others.
-    let described = tokio::task::spawn_blocking(move || {
+    let described = context.threads.run(move || {
         store.directory_statuses().iter().map(|status| describe(&store, status, &wanted)).collect()
     });
     match described.await {

@@ -42,6 +42,7 @@ async fn node(id: usize, ports: &[u16], disk: &SimulatedDisk) -> Server {
         network: Arc::new(SystemNetwork),
         clock: Arc::new(SystemClock::new()),
         random: Arc::new(SeededRandom::new(id as u64)),
+        threads: Threads::default(),
     };
     start(config(id, ports), machine).await.unwrap()
 }

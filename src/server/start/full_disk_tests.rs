@@ -17,6 +17,7 @@ async fn node(disk: &SimulatedDisk) -> Server {
         network: Arc::new(SystemNetwork),
         clock: Arc::new(SystemClock::new()),
         random: Arc::new(SeededRandom::new(1)),
+        threads: Threads::default(),
     };
     start(config, machine).await.unwrap()
 }

@@ -35,6 +35,7 @@ pub(super) async fn node(disk: Arc<dyn Disk>) -> Server {
         network: Arc::new(SystemNetwork),
         clock: Arc::new(SystemClock::new()),
         random: Arc::new(SeededRandom::new(1)),
+        threads: Threads::default(),
     };
     start(config(), machine).await.unwrap()
 }
