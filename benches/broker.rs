@@ -110,12 +110,37 @@ impl Broker {
     /// Starts a broker on an empty folder; `port` and the one behind it must be free. What Apache Kafka needs
     /// before its broker can start at all, the formatting of its folder, is done before the clock runs.
     pub fn start(product: Product, programs: &Programs, folder: &Path, port: u16) -> Result<Broker> {
+        Broker::start_with(product, programs, folder, port, settings(product, folder, port)?)
+    }
+
+    /// Starts node `id`, from 1 up, of a cluster whose nodes have these ports and each the one behind it; on an empty folder, or on
+    /// what it has left there.
+    pub fn start_in_cluster(
+        product: Product,
+        programs: &Programs,
+        folder: &Path,
+        ports: &[u16],
+        id: usize,
+    ) -> Result<Broker> {
+        let settings = settings_in_cluster(folder, ports, id)?;
+        Broker::start_with(product, programs, folder, ports[id - 1], settings)
+    }
+
+    fn start_with(
+        product: Product,
+        programs: &Programs,
+        folder: &Path,
+        port: u16,
+        settings: String,
+    ) -> Result<Broker> {
         let properties = folder.join("server.properties");
-        std::fs::write(&properties, settings(product, folder, port)?)?;
+        std::fs::write(&properties, settings)?;
         let mut command = match product {
             Product::Klamm => Command::new(&programs.klamm),
             Product::Kafka => {
-                format(programs, &properties)?;
+                if !folder.join("data/meta.properties").is_file() {
+                    format(programs, &properties)?;
+                }
                 programs.java("kafka.Kafka", &KAFKA_JVM)
             }
         };
@@ -167,18 +192,33 @@ impl Broker {
         Usage::of(self.child.id())
     }
 
-    /// Stops it with SIGTERM and waits for its end.
-    pub fn stop(mut self) -> Result<()> {
+    /// Asks it to stop, with SIGTERM, and does not wait.
+    pub fn terminate(&self) -> Result<()> {
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).context("a process id")?;
-        kill_process(pid, Signal::TERM)?;
+        Ok(kill_process(pid, Signal::TERM)?)
+    }
+
+    /// Ends it with SIGKILL.
+    pub fn kill(&mut self) -> Result<()> {
+        Ok(self.child.kill()?)
+    }
+
+    /// Waits for its end.
+    pub fn wait(&mut self) -> Result<()> {
         let asked = Instant::now();
         while self.child.try_wait()?.is_none() {
             if asked.elapsed() > STOP_TIMEOUT {
-                bail!("the broker does not end {} s after SIGTERM", STOP_TIMEOUT.as_secs());
+                bail!("the broker does not end within {} s", STOP_TIMEOUT.as_secs());
             }
             std::thread::sleep(Duration::from_millis(10));
         }
         Ok(())
+    }
+
+    /// Stops it with SIGTERM and waits for its end.
+    pub fn stop(mut self) -> Result<()> {
+        self.terminate()?;
+        self.wait()
     }
 
     /// What it has said so far.
@@ -223,6 +263,26 @@ fn settings(product: Product, folder: &Path, port: u16) -> Result<String> {
     };
     settings += "group.initial.rebalance.delay.ms=0\n";
     Ok(settings)
+}
+
+/// The same for both.
+fn settings_in_cluster(folder: &Path, ports: &[u16], id: usize) -> Result<String> {
+    let data = folder.join("data");
+    let voters: Vec<String> =
+        ports.iter().zip(1..).map(|(port, id)| format!("{id}@127.0.0.1:{}", port + 1)).collect();
+    let port = ports[id - 1];
+    Ok(format!(
+        "node.id={id}\n\
+        log.dirs={data}\n\
+        process.roles=broker,controller\n\
+        controller.quorum.voters={voters}\n\
+        controller.listener.names=CONTROLLER\n\
+        listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}\n\
+        min.insync.replicas=2\n",
+        data = data.to_str().context("a UTF-8 path")?,
+        voters = voters.join(","),
+        controller = port + 1,
+    ))
 }
 
 fn format(programs: &Programs, properties: &Path) -> Result<()> {

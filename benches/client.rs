@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use bytes::{Buf, Bytes, BytesMut};
-use kafka_protocol::messages::create_topics_request::CreatableTopic;
+use kafka_protocol::messages::create_topics_request::{CreatableReplicaAssignment, CreatableTopic};
+use kafka_protocol::messages::describe_quorum_request;
 use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
 use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
 use kafka_protocol::messages::{
-    CreateTopicsRequest, MetadataRequest, ProduceRequest, RequestHeader, ResponseHeader, TopicName,
+    BrokerId, CreateTopicsRequest, DescribeQuorumRequest, MetadataRequest, ProduceRequest, RequestHeader,
+    ResponseHeader, TopicName,
 };
 use kafka_protocol::protocol::{Decodable, Encodable, HeaderVersion, Request, StrBytes};
 use kafka_protocol::records::{
@@ -21,6 +23,7 @@ use kafka_protocol::records::{
 const METADATA_VERSION: i16 = 9;
 const PRODUCE_VERSION: i16 = 9;
 const CREATE_TOPICS_VERSION: i16 = 5;
+const DESCRIBE_QUORUM_VERSION: i16 = 0;
 
 /// What a batch of one record has beside the record's value, about.
 const BATCH_OVERHEAD: usize = 80;
@@ -72,6 +75,48 @@ impl Connection {
         match result.error_code {
             0 => Ok(()),
             code => bail!("CreateTopics answers with error {code}: {:?}", result.error_message),
+        }
+    }
+
+    /// Makes a topic of one partition with these replicas, the leader first. Returns the error code, 0 if it was made.
+    pub fn create_topic_on(&mut self, topic: &str, replicas: &[i32]) -> Result<i16> {
+        let assignment = CreatableReplicaAssignment::default()
+            .with_partition_index(0)
+            .with_broker_ids(replicas.iter().map(|id| BrokerId(*id)).collect());
+        let topic = CreatableTopic::default()
+            .with_name(name(topic))
+            .with_num_partitions(-1)
+            .with_replication_factor(-1)
+            .with_assignments(vec![assignment]);
+        let request = CreateTopicsRequest::default().with_topics(vec![topic]).with_timeout_ms(5_000);
+        let response = self.call(CREATE_TOPICS_VERSION, &request)?;
+        Ok(response.topics.first().context("CreateTopics answers without the topic")?.error_code)
+    }
+
+    /// Who leads the topic's first partition and how many are in sync, as this broker knows.
+    pub fn leader_of(&mut self, topic: &str) -> Result<Option<(i32, usize)>> {
+        let asked = MetadataRequestTopic::default().with_name(Some(name(topic)));
+        let request =
+            MetadataRequest::default().with_topics(Some(vec![asked])).with_allow_auto_topic_creation(false);
+        let response = self.call(METADATA_VERSION, &request)?;
+        let partition = response.topics.first().and_then(|topic| topic.partitions.first());
+        let led = partition.filter(|partition| partition.leader_id.0 >= 0);
+        Ok(led.map(|partition| (partition.leader_id.0, partition.isr_nodes.len())))
+    }
+
+    /// Which node leads the metadata quorum.
+    pub fn controller(&mut self) -> Result<i32> {
+        let partition = describe_quorum_request::PartitionData::default().with_partition_index(0);
+        let topic = describe_quorum_request::TopicData::default()
+            .with_topic_name(name("__cluster_metadata"))
+            .with_partitions(vec![partition]);
+        let request = DescribeQuorumRequest::default().with_topics(vec![topic]);
+        let response = self.call(DESCRIBE_QUORUM_VERSION, &request)?;
+        let partition = response.topics.first().and_then(|topic| topic.partitions.first());
+        let partition = partition.context("DescribeQuorum answers without the partition")?;
+        match partition.error_code {
+            0 => Ok(partition.leader_id.0),
+            code => bail!("DescribeQuorum answers with error {code}"),
         }
     }
 
