@@ -164,6 +164,7 @@ broker_config! {
     num_network_threads: i32 = "num.network.threads";
     num_partitions: i32 = "num.partitions";
     num_recovery_threads_per_data_dir: i32 = "num.recovery.threads.per.data.dir";
+    num_replica_fetchers: i32 = "num.replica.fetchers";
     offset_metadata_max_bytes: i32 = "offset.metadata.max.bytes";
     offsets_commit_timeout_ms: i32 = "offsets.commit.timeout.ms";
     offsets_load_buffer_size: i32 = "offsets.load.buffer.size";
@@ -183,6 +184,7 @@ broker_config! {
     replica_fetch_wait_max_ms: i32 = "replica.fetch.wait.max.ms";
     replica_high_watermark_checkpoint_interval_ms: i64 = "replica.high.watermark.checkpoint.interval.ms";
     replica_lag_time_max_ms: i64 = "replica.lag.time.max.ms";
+    replica_socket_timeout_ms: i32 = "replica.socket.timeout.ms";
     request_timeout_ms: i32 = "request.timeout.ms";
     socket_listen_backlog_size: i32 = "socket.listen.backlog.size";
     socket_receive_buffer_bytes: i32 = "socket.receive.buffer.bytes";

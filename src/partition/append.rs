@@ -295,15 +295,8 @@ impl Partition {
     fn after_local_append(&self, leader_epoch: LeaderEpoch) {
         {
             let mut state = self.state.lock();
-            let state = &mut *state;
-            match &mut state.role {
-                Role::Leader(leader) if state.leader_epoch == leader_epoch => {
-                    let high_watermark = leader.high_watermark(&self.log(), &self.settings.load());
-                    if let Some(high_watermark) = high_watermark {
-                        state.watermarks.raise(high_watermark, &self.log());
-                    }
-                }
-                _ => {}
+            if state.leader_epoch == leader_epoch {
+                state.raise_high_watermark(self);
             }
         }
         self.waiters.wake_all();

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use klamm_model::{LeaderEpoch, NodeId, Offset};
 use klamm_records::RecordsError;
-use klamm_storage::{Appended, StorageError};
+use klamm_storage::{Appended, ReadError, StorageError};
 
 use crate::{Leadership, Partition, Role};
 
@@ -14,10 +14,10 @@ pub enum ReplicationError {
     /// This replica does not follow in that epoch.
     #[error("this replica does not follow in epoch {0}")]
     NotFollower(LeaderEpoch),
-    /// The leader sent records that do not continue the log.
-    #[error("the leader sent offset {found}, but the log ends at {expected}")]
+    /// What was fetched does not continue the log.
+    #[error("what was fetched begins at offset {found}, but the log ends at {expected}")]
     OutOfOrder {
-        /// The first offset that was sent.
+        /// Where it begins.
         found: Offset,
         /// The end of the log.
         expected: Offset,
@@ -28,6 +28,21 @@ pub enum ReplicationError {
     /// The disk failed. Batches that were put into an earlier segment stay; the next fetch goes on behind them.
     #[error(transparent)]
     Storage(#[from] StorageError),
+}
+
+/// What a leader answered to a fetch.
+#[derive(Clone, Debug)]
+pub struct Fetched {
+    /// The offset that was asked for.
+    pub from: Offset,
+    /// The epoch in which it was asked for.
+    pub leader_epoch: LeaderEpoch,
+    /// Batches from there on; the last one may be cut.
+    pub records: Bytes,
+    /// The leader's high watermark.
+    pub high_watermark: Offset,
+    /// Where the leader's log begins.
+    pub log_start: Offset,
 }
 
 impl Partition {
@@ -46,20 +61,19 @@ impl Partition {
         self.waiters.wake_all();
     }
 
-    /// Appends whole batches that the leader sent, and takes over its high watermark. A cut batch at the end
-    /// is left out: the next fetch brings it. Returns whether `flush.messages` asks for a [`Partition::flush`]
-    /// before the leader is told, with the next fetch, that the records are here.
-    pub fn append_as_follower(
-        &self,
-        records: Bytes,
-        leader_epoch: LeaderEpoch,
-        leader_high_watermark: Offset,
-    ) -> Result<Appended, ReplicationError> {
+    /// Appends whole batches that the leader sent, and takes over its high watermark and where its log begins. A cut
+    /// batch at the end is left out: the next fetch brings it. Returns whether `flush.messages` asks for a
+    /// [`Partition::flush`] before the leader is told, with the next fetch, that the records are here.
+    pub fn append_as_follower(&self, fetched: Fetched) -> Result<Appended, ReplicationError> {
         let _writer = self.writer.lock();
-        self.check_follows(leader_epoch)?;
-        let mut expected = self.log().log_end_offset();
+        self.check_follows(fetched.leader_epoch)?;
+        let log = self.log();
+        let mut expected = log.log_end_offset();
+        if fetched.from != expected {
+            return Err(ReplicationError::OutOfOrder { found: fetched.from, expected });
+        }
         let mut batches = Vec::new();
-        for batch in klamm_records::batches(records).lenient() {
+        for batch in klamm_records::batches(fetched.records).lenient() {
             let batch = batch?;
             batch.check_crc()?;
             if batch.header.base_offset < expected {
@@ -68,14 +82,56 @@ impl Partition {
             expected = batch.header.next_offset();
             batches.push(batch);
         }
-        let appended = self.log().append_replicated(&batches)?;
-        {
+        let appended = log.append_replicated(&batches)?;
+        let (has_moved, high_watermark) = {
             let mut state = self.state.lock();
-            let to = leader_high_watermark.min(self.log().log_end_offset());
-            state.watermarks.raise(to, &self.log());
+            let has_moved = state.watermarks.raise(fetched.high_watermark.min(log.log_end_offset()), &log);
+            (has_moved, state.watermarks.high_watermark())
+        };
+        let log_start = fetched.log_start.min(high_watermark);
+        let is_cut = log_start > log.log_start_offset();
+        if is_cut {
+            match log.delete_records_before(log_start) {
+                Ok(_) | Err(ReadError::OutOfRange { .. }) => {}
+                Err(ReadError::Storage(error)) => return Err(error.into()),
+            }
         }
-        self.waiters.wake_all();
+        if has_moved || is_cut || !batches.is_empty() {
+            self.waiters.wake_all();
+        }
         Ok(appended)
+    }
+
+    /// Cuts what the leader does not have, as far as its answer tells: the largest epoch that it knows of those up to
+    /// the one that was fetched last, and where that ends there (KIP-101, KIP-279). If this log does not know that
+    /// epoch, the next fetch asks again with an earlier one, until both agree. Returns the new end.
+    pub fn truncate_diverging(
+        &self,
+        (epoch, end): (LeaderEpoch, Offset),
+        leader_epoch: LeaderEpoch,
+    ) -> Result<Offset, ReplicationError> {
+        let own_end = self
+            .log()
+            .end_offset_for(epoch)
+            .map_or(end, |(known, own_end)| if known == epoch { own_end.min(end) } else { own_end });
+        self.truncate_as_follower(own_end, leader_epoch)?;
+        Ok(self.log().log_end_offset())
+    }
+
+    /// Removes everything and begins at the leader's first offset: the leader has nothing any more that could continue
+    /// this log.
+    pub fn restart_as_follower(
+        &self,
+        log_start: Offset,
+        leader_epoch: LeaderEpoch,
+    ) -> Result<(), ReplicationError> {
+        let _writer = self.writer.lock();
+        self.check_follows(leader_epoch)?;
+        self.truncate_future(log_start)?;
+        self.log().truncate_fully_and_start_at(log_start)?;
+        self.state.lock().watermarks.follow_log(&self.log());
+        self.waiters.wake_all();
+        Ok(())
     }
 
     /// Cuts the log back to what the leader has of `leader_epoch`'s predecessor: all from `offset` on goes.

@@ -1,13 +1,12 @@
-//! Leading: what is known of the followers, the high watermark that follows from it, and the changes of the
-//! in-sync replicas that the leader proposes (KIP-497).
+//! Leading: what is known of the followers, and the high watermark that follows from it.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use klamm_model::{LeaderEpoch, NodeId, Offset};
-use klamm_storage::{Log, StorageError};
+use klamm_storage::StorageError;
 
-use crate::{Partition, PartitionSettings, Role};
+use crate::progress::{Follower, FollowerProgress};
+use crate::{Partition, PartitionRead, PartitionSettings, ReadError, ReadOptions, Role, State};
 
 /// What the cluster metadata says about a partition.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -24,45 +23,17 @@ pub struct Leadership {
     pub isr: Vec<NodeId>,
 }
 
-/// How far a follower is, as its Fetch says.
-#[derive(Clone, Copy, Debug)]
-pub struct FollowerProgress {
-    /// The follower.
-    pub node: NodeId,
-    /// The offset that it asks for next: it has everything below.
-    pub log_end: Offset,
-}
-
-/// A change of the in-sync replicas that the leader wants the controller to make.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct IsrChange {
-    /// Under which leader it was proposed.
-    pub leader_epoch: LeaderEpoch,
-    /// The version of the state that it changes.
-    pub partition_epoch: i32,
-    /// The new in-sync replicas.
-    pub isr: Vec<NodeId>,
-}
-
-struct Follower {
-    node: NodeId,
-    log_end: Offset,
-    /// When it last had all that the leader had at the time of its fetch.
-    caught_up_at: Duration,
-    /// Its log end, and the leader's, at the fetch before: a follower that asks for what the leader had then
-    /// was caught up at that time.
-    leader_end_at_fetch: Offset,
-    fetched_at: Duration,
-}
-
 /// The leader's view.
 pub(crate) struct LeaderState {
-    local: NodeId,
-    partition_epoch: i32,
+    pub(crate) local: NodeId,
+    pub(crate) partition_epoch: i32,
     /// Where this leader's own epoch begins; a high watermark below it is not known to be the real one.
     epoch_start: Offset,
-    replicas: Vec<NodeId>,
-    isr: Vec<NodeId>,
+    pub(crate) replicas: Vec<NodeId>,
+    pub(crate) isr: Vec<NodeId>,
+    /// The in-sync replicas that the controller was asked for, while its answer is not known. Each of them may be
+    /// one already, so that the high watermark waits for all of both (KIP-497).
+    pub(crate) proposed: Option<Vec<NodeId>>,
     followers: Vec<Follower>,
 }
 
@@ -75,54 +46,47 @@ impl LeaderState {
         self.epoch_start
     }
 
+    pub(crate) fn follower(&self, node: NodeId) -> Option<&Follower> {
+        self.followers.iter().find(|follower| follower.node == node)
+    }
+
     /// `min.insync.replicas`, but never more than there are replicas (KIP-966).
     pub(crate) fn min_in_sync(&self, settings: &PartitionSettings) -> usize {
         settings.in_sync_replicas_min.min(self.replicas.len())
     }
 
-    /// The lowest end among the in-sync replicas, or nothing while they are fewer than the minimum.
-    pub(crate) fn high_watermark(&self, log: &Log, settings: &PartitionSettings) -> Option<Offset> {
-        if self.isr.len() < self.min_in_sync(settings) {
+    /// How many replicas are in sync, those that may have been added counted too.
+    pub(crate) fn in_sync_at_most(&self) -> usize {
+        let added = self.proposed.iter().flatten().filter(|node| !self.isr.contains(node));
+        self.isr.len() + added.count()
+    }
+
+    /// The lowest end among the in-sync replicas, or nothing while they are fewer than the minimum. One that is
+    /// about to join is waited for too: under a steady load it would never catch up with a leader that is alone.
+    fn high_watermark(&self, partition: &Partition) -> Option<Offset> {
+        let settings = partition.settings.load();
+        if self.isr.len() < self.min_in_sync(&settings) {
             return None;
         }
-        let local_end = log.log_end_offset();
-        let ends = self.followers.iter().filter(|follower| self.isr.contains(&follower.node));
+        let (lag_max, now) = (partition.lag_max(), partition.clock.monotonic());
+        let local_end = partition.log().log_end_offset();
+        let holds_back = |follower: &&Follower| {
+            let node = follower.node;
+            self.isr.contains(&node)
+                || self.proposed.as_ref().is_some_and(|proposed| proposed.contains(&node))
+                || (follower.is_caught_up(local_end, lag_max, now) && self.may_join(node, &partition.brokers))
+        };
+        let ends = self.followers.iter().filter(holds_back);
         Some(ends.map(|follower| follower.log_end).fold(local_end, Offset::min))
     }
+}
 
-    fn follower_fetched(&mut self, progress: FollowerProgress, local_end: Offset, now: Duration) -> bool {
-        let Some(follower) = self.followers.iter_mut().find(|known| known.node == progress.node) else {
-            return false;
-        };
-        if progress.log_end >= local_end {
-            follower.caught_up_at = now;
-        } else if progress.log_end >= follower.leader_end_at_fetch {
-            follower.caught_up_at = follower.caught_up_at.max(follower.fetched_at);
-        }
-        follower.log_end = progress.log_end;
-        follower.leader_end_at_fetch = local_end;
-        follower.fetched_at = now;
-        true
-    }
-
-    fn isr_change(
-        &self,
-        leader_epoch: LeaderEpoch,
-        high_watermark: Offset,
-        local_end: Offset,
-        lag_max: Duration,
-        now: Duration,
-    ) -> Option<IsrChange> {
-        let in_sync = |node: &NodeId| match self.followers.iter().find(|known| known.node == *node) {
-            None => *node == self.local,
-            Some(follower) if self.isr.contains(node) => {
-                follower.log_end >= local_end || now.saturating_sub(follower.caught_up_at) <= lag_max
-            }
-            Some(follower) => follower.log_end >= high_watermark && follower.log_end >= self.epoch_start,
-        };
-        let isr: Vec<NodeId> = self.replicas.iter().copied().filter(in_sync).collect();
-        let same = isr.len() == self.isr.len() && isr.iter().all(|node| self.isr.contains(node));
-        (!same).then_some(IsrChange { leader_epoch, partition_epoch: self.partition_epoch, isr })
+impl State {
+    /// Raises a leader's high watermark to where its replicas are. Returns whether it moved.
+    pub(crate) fn raise_high_watermark(&mut self, partition: &Partition) -> bool {
+        let Role::Leader(leader) = &self.role else { return false };
+        let high_watermark = leader.high_watermark(partition);
+        high_watermark.is_some_and(|offset| self.watermarks.raise(offset, &partition.log()))
     }
 }
 
@@ -132,83 +96,83 @@ impl Partition {
         let _writer = self.writer.lock();
         let now = self.clock.monotonic();
         let local_end = self.log().log_end_offset();
-        let (epoch_start, known) = match self.leads_already(leadership) {
-            Some(false) => return Ok(()),
-            Some(true) => {
+        let known = match self.leads_already(leadership) {
+            Known::Older => return Ok(()),
+            Known::SameEpoch => {
                 let mut state = self.state.lock();
                 let Role::Leader(leader) = &mut state.role else {
                     unreachable!("the role changes only under the writer's lock");
                 };
-                (leader.epoch_start, std::mem::take(&mut leader.followers))
+                let proposed = leader.proposed.take();
+                let is_newer = leadership.partition_epoch > leader.partition_epoch;
+                Continued {
+                    epoch_start: leader.epoch_start,
+                    proposed: proposed.filter(|_| !is_newer),
+                    followers: std::mem::take(&mut leader.followers),
+                }
             }
-            None => {
+            Known::NewEpoch => {
                 self.log().assign_epoch(leadership.leader_epoch, local_end)?;
-                (local_end, Vec::new())
+                Continued { epoch_start: local_end, proposed: None, followers: Vec::new() }
             }
         };
-        let mut state = self.state.lock();
-        let mut followers = known;
+        let mut followers = known.followers;
         followers.retain(|follower| leadership.replicas.contains(&follower.node));
         for node in leadership.replicas.iter().filter(|node| **node != self.local) {
             if !followers.iter().any(|follower| follower.node == *node) {
-                followers.push(Follower {
-                    node: *node,
-                    log_end: -1,
-                    caught_up_at: now,
-                    leader_end_at_fetch: Offset::MAX,
-                    fetched_at: now,
-                });
+                followers.push(Follower::new(*node, leadership.isr.contains(node), now));
             }
         }
-        let leader = LeaderState {
+        let mut state = self.state.lock();
+        state.role = Role::Leader(LeaderState {
             local: self.local,
             partition_epoch: leadership.partition_epoch,
-            epoch_start,
+            epoch_start: known.epoch_start,
             replicas: leadership.replicas.clone(),
             isr: leadership.isr.clone(),
+            proposed: known.proposed,
             followers,
-        };
-        let high_watermark = leader.high_watermark(&self.log(), &self.settings.load());
-        state.role = Role::Leader(leader);
+        });
         state.leader_epoch = leadership.leader_epoch;
-        if let Some(high_watermark) = high_watermark {
-            state.watermarks.raise(high_watermark, &self.log());
-        }
+        state.raise_high_watermark(self);
         drop(state);
         self.waiters.wake_all();
         Ok(())
     }
 
-    /// Whether this replica leads in that epoch already: `Some(true)` if the news is only of another ISR,
-    /// `Some(false)` if it is old, `None` if a new epoch begins.
-    fn leads_already(&self, leadership: &Leadership) -> Option<bool> {
+    fn leads_already(&self, leadership: &Leadership) -> Known {
         let state = self.state.lock();
-        if leadership.leader_epoch < state.leader_epoch {
-            return Some(false);
-        }
         match &state.role {
+            _ if leadership.leader_epoch < state.leader_epoch => Known::Older,
             Role::Leader(leader) if leadership.leader_epoch == state.leader_epoch => {
-                Some(leadership.partition_epoch >= leader.partition_epoch)
+                if leadership.partition_epoch < leader.partition_epoch {
+                    Known::Older
+                } else {
+                    Known::SameEpoch
+                }
             }
-            _ => None,
+            _ => Known::NewEpoch,
         }
     }
 
-    /// A follower has fetched: what it asks for next says what it has. Returns false for a node that is no
-    /// replica.
+    /// A follower has fetched: what it asks for next says what it has. Returns false, and counts nothing, for a node
+    /// that is no replica or believes in another leader's epoch.
     pub fn follower_fetched(&self, progress: FollowerProgress) -> bool {
         let now = self.clock.monotonic();
         let moved = {
             let mut state = self.state.lock();
-            let state = &mut *state;
+            let leader_epoch = state.leader_epoch;
             let Role::Leader(leader) = &mut state.role else {
                 return false;
             };
-            if !leader.follower_fetched(progress, self.log().log_end_offset(), now) {
+            if progress.leader_epoch.is_some_and(|believed| believed != leader_epoch) {
                 return false;
             }
-            let high_watermark = leader.high_watermark(&self.log(), &self.settings.load());
-            high_watermark.is_some_and(|offset| state.watermarks.raise(offset, &self.log()))
+            let Some(follower) = leader.followers.iter_mut().find(|known| known.node == progress.node) else {
+                return false;
+            };
+            follower.fetched(&progress, self.log().log_end_offset(), now);
+            state.raise_high_watermark(self)
         };
         if moved {
             self.waiters.wake_all();
@@ -216,17 +180,56 @@ impl Partition {
         true
     }
 
-    /// The change of the in-sync replicas that is due, if any: a follower has lagged for longer than
-    /// `replica.lag.time.max.ms`, or one that was out has caught up.
-    pub fn isr_change(&self) -> Option<IsrChange> {
-        let lag_max = Duration::from_millis(self.settings.load().replica_lag_max_ms);
-        let state = self.state.lock();
-        let Role::Leader(leader) = &state.role else {
-            return None;
-        };
-        let (high_watermark, local_end) = (state.watermarks.high_watermark(), self.log().log_end_offset());
-        leader.isr_change(state.leader_epoch, high_watermark, local_end, lag_max, self.clock.monotonic())
+    /// Looks again whether the high watermark may rise: a replica that it waited for is gone, or time has passed.
+    pub fn reconsider_high_watermark(&self) {
+        let moved = self.state.lock().raise_high_watermark(self);
+        if moved {
+            self.waiters.wake_all();
+        }
     }
+
+    /// As [`Partition::read`], for a replica, whose progress it notes if its epoch is the leader's and its log is the
+    /// same as this one up to there.
+    pub fn read_for_follower(
+        &self,
+        options: &ReadOptions,
+        progress: FollowerProgress,
+    ) -> Result<PartitionRead, ReadError> {
+        self.check_is_replica(progress.node)?;
+        let mut read = self.read(progress.log_end, options)?;
+        if read.diverging.is_none() {
+            if !self.follower_fetched(progress) {
+                return Err(ReadError::NotLeader);
+            }
+            // The follower is told at once what its own fetch has committed.
+            read.offsets = self.offsets();
+        }
+        Ok(read)
+    }
+
+    fn check_is_replica(&self, node: NodeId) -> Result<(), ReadError> {
+        match &self.state.lock().role {
+            Role::Leader(leader) if leader.follower(node).is_some() => Ok(()),
+            _ => Err(ReadError::NotLeader),
+        }
+    }
+}
+
+/// What a leader keeps when it is told again that it leads.
+struct Continued {
+    epoch_start: Offset,
+    proposed: Option<Vec<NodeId>>,
+    followers: Vec<Follower>,
+}
+
+/// What news about leadership means to this replica.
+enum Known {
+    /// It knows later news.
+    Older,
+    /// It leads in that epoch already: the news is of another ISR or other replicas.
+    SameEpoch,
+    /// A new epoch begins.
+    NewEpoch,
 }
 
 impl std::fmt::Debug for Partition {

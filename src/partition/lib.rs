@@ -7,9 +7,11 @@
 
 mod append;
 mod follower;
+mod isr;
 mod leader;
 mod look_up;
 mod moving;
+mod progress;
 mod read;
 mod sequence;
 mod settings;
@@ -28,10 +30,12 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 pub use append::{AppendError, AppendOptions, Appended, Origin};
-pub use follower::ReplicationError;
-pub use leader::{FollowerProgress, IsrChange, Leadership};
+pub use follower::{Fetched, ReplicationError};
+pub use isr::{ActiveBrokers, IsrAnswer, IsrChange};
+pub use leader::Leadership;
 pub use look_up::{FoundTimestamp, LookUp, LookUpError};
 pub use moving::Copied;
+pub use progress::FollowerProgress;
 pub use read::{PartitionRead, ReadError, ReadOptions, Reader};
 pub use settings::PartitionSettings;
 pub use transactions::{TransactionMarker, Verification};
@@ -57,6 +61,7 @@ pub struct Partition {
     moving: Mutex<Option<Moving>>,
     clock: Arc<dyn Clock>,
     settings: ArcSwap<PartitionSettings>,
+    brokers: Arc<ActiveBrokers>,
     writer: Mutex<()>,
     state: Mutex<State>,
     waiters: Waiters,
@@ -100,11 +105,17 @@ impl Partition {
             moving: Mutex::new(None),
             clock,
             settings: ArcSwap::from_pointee(settings),
+            brokers: Arc::default(),
             writer: Mutex::new(()),
             state: Mutex::new(state),
             waiters: Waiters::default(),
             verifications: Mutex::default(),
         }
+    }
+
+    /// This partition, which learns from `brokers` who may be in sync.
+    pub fn with_brokers(self, brokers: Arc<ActiveBrokers>) -> Partition {
+        Partition { brokers, ..self }
     }
 
     /// Its topic's name and its index.
@@ -183,17 +194,17 @@ impl Partition {
     /// Whether the high watermark has reached `offset` under this leader; what acks=all waits for.
     pub fn is_committed(&self, offset: Offset, leader_epoch: LeaderEpoch) -> Result<bool, AppendError> {
         let state = self.state.lock();
-        if state.leader_epoch != leader_epoch || !matches!(state.role, Role::Leader(_)) {
-            return Err(AppendError::NotLeader);
-        }
-        if state.watermarks.high_watermark() < offset {
-            return Ok(false);
-        }
         match &state.role {
-            Role::Leader(leader) if leader.isr().len() < leader.min_in_sync(&self.settings.load()) => {
-                Err(AppendError::NotEnoughReplicasAfterAppend)
+            Role::Leader(leader) if leader_epoch == state.leader_epoch => {
+                if state.watermarks.high_watermark() < offset {
+                    return Ok(false);
+                }
+                if leader.in_sync_at_most() < leader.min_in_sync(&self.settings.load()) {
+                    return Err(AppendError::NotEnoughReplicasAfterAppend);
+                }
+                Ok(true)
             }
-            _ => Ok(true),
+            _ => Err(AppendError::NotLeader),
         }
     }
 

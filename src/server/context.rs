@@ -17,14 +17,15 @@ use klamm_storage::{Cleaner, LogStore, StorageErrorKind};
 use tokio::sync::Notify;
 
 use crate::api::Call;
-use crate::background::Applied;
 use crate::controller_channel::{ControllerChannel, ForController};
 use crate::fetch_sessions::FetchSessions;
+use crate::image_follower::Applied;
 use crate::limits::{Connections, RateLimit};
 use crate::listener::Endpoint;
 use crate::metrics::Metrics;
 use crate::partition_table::PartitionTable;
 use crate::producer_ids::ProducerIds;
+use crate::replica_fetcher::ReplicaFetchers;
 use crate::topic_creation::CreationsUnderWay;
 
 /// Everything that handlers share. It holds no rules of its own.
@@ -41,6 +42,7 @@ pub(crate) struct Context {
     pub(crate) store: Arc<LogStore>,
     pub(crate) cleaner: Cleaner,
     pub(crate) fetch_sessions: FetchSessions,
+    pub(crate) replica_fetchers: Arc<ReplicaFetchers>,
     pub(crate) producer_ids: ProducerIds,
     pub(crate) connections: Arc<Connections>,
     pub(crate) metrics: Metrics,

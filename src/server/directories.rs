@@ -8,8 +8,8 @@ use klamm_model::{NodeId, TopicPartition, Uuid};
 use klamm_storage::LogStore;
 use tokio::sync::watch;
 
-use crate::background::Follower;
 use crate::context::Context;
+use crate::image_follower::Follower;
 
 /// The log directories that could be opened.
 pub(crate) fn usable(store: &LogStore) -> Vec<PathBuf> {

@@ -22,6 +22,10 @@ pub(crate) struct Wanted {
     pub(crate) bytes_max: i32,
     pub(crate) current_leader_epoch: LeaderEpoch,
     pub(crate) last_fetched_epoch: LeaderEpoch,
+    /// Where a replica's log begins; -1 if it does not tell.
+    pub(crate) log_start: Offset,
+    /// The high watermark that a replica knows (KIP-1166); the largest number if it does not tell.
+    pub(crate) high_watermark: Offset,
 }
 
 /// How many partitions all sessions together keep; beyond it a client goes without a session and names its
@@ -230,9 +234,13 @@ impl Session {
         self.id
     }
 
-    /// What the client wants, in the order in which it is to be read.
+    /// What the client wants, in the order in which it is to be read. It knows the high watermarks that it was told.
     pub(crate) fn wanted(&self) -> Vec<Wanted> {
-        self.state.lock().order.values().map(|cached| cached.wanted.clone()).collect()
+        let known = |cached: &Cached| Wanted {
+            high_watermark: cached.told.map_or(cached.wanted.high_watermark, |told| told.high_watermark),
+            ..cached.wanted.clone()
+        };
+        self.state.lock().order.values().map(known).collect()
     }
 
     /// Whether an answer about a partition is news, and remembers that it was given. `has_data` moves the
@@ -287,6 +295,8 @@ mod tests {
             bytes_max: 1,
             current_leader_epoch: LeaderEpoch::NONE,
             last_fetched_epoch: LeaderEpoch::NONE,
+            log_start: -1,
+            high_watermark: Offset::MAX,
         }
     }
 

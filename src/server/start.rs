@@ -16,13 +16,14 @@ use tokio::task::JoinSet;
 
 use crate::admin;
 use crate::adoption::{self, TakeoverError};
-use crate::background::{self, Follower};
+use crate::background;
 use crate::cleaning;
 use crate::context::{Context, MALFORMED_LOG_EVERY, topic_config};
 use crate::controller_channel::ControllerChannel;
 use crate::coordinators::Coordinators;
 use crate::directories;
 use crate::fetch_sessions::FetchSessions;
+use crate::image_follower::{self, Followed, Follower};
 use crate::lifecycle;
 use crate::limits::{Connections, Limits, RateLimit};
 use crate::listener::{self, BindError, Bound};
@@ -31,6 +32,7 @@ use crate::moves;
 use crate::partition_table::PartitionTable;
 use crate::peers::{Peers, QuorumCarrier};
 use crate::producer_ids::ProducerIds;
+use crate::replica_fetcher::{self, ReplicaFetchers};
 use crate::stop::Stop;
 use crate::strays;
 use crate::topic_creation::CreationsUnderWay;
@@ -115,7 +117,7 @@ pub async fn start(config: BrokerConfig, machine: Machine) -> Result<Server, Sta
     context.broker_epoch.store(broker_epoch, Ordering::Release);
     let image = metadata.image();
     let config_of = |topic: &str| topic_config(&image, topic, config.node_id, &config);
-    let report = context.store.open_logs(&|name| background::log_config(&config_of(&name.topic)))?;
+    let report = context.store.open_logs(&|name| image_follower::log_config(&config_of(&name.topic)))?;
     strays::clear(&context.store, &image, deletes_strays);
     tracing::debug!("opened the logs: {report:?}");
     lifecycle::unfence(&context).await;
@@ -160,15 +162,16 @@ fn compose(
     let partitions = Arc::new(PartitionTable::default());
     let (coordinators, environment) =
         Coordinators::new(&config, &machine, metadata.clone(), partitions.clone());
-    let (follower, applied) = Follower::new(
-        config.node_id,
-        config.clone(),
-        store.clone(),
-        partitions.clone(),
-        coordinators.clone(),
-        machine.clock.clone(),
-        deletes_strays,
-    );
+    let replica_fetchers = Arc::new(ReplicaFetchers::new(machine.network.clone()));
+    let followed = Followed {
+        partitions: partitions.clone(),
+        coordinators: coordinators.clone(),
+        replica_fetchers: replica_fetchers.clone(),
+        active_brokers: Arc::default(),
+    };
+    let clock = machine.clock.clone();
+    let (follower, applied) =
+        Follower::new(config.node_id, config.clone(), store.clone(), followed, clock, deletes_strays);
     let node_id = config.node_id;
     let peers = Peers::new(machine.network.clone(), format!("klamm-broker-{node_id}"));
     let cleaner = Cleaner::new(store.clone(), cleaning::cleaner_settings(&config));
@@ -176,6 +179,7 @@ fn compose(
         node_id,
         current_config: ArcSwap::new(config.clone()),
         fetch_sessions: fetch_sessions(&config, &machine),
+        replica_fetchers,
         connections: Connections::new(Limits::of(&config)),
         metrics: Metrics::new(),
         broker_epoch: AtomicI64::new(-1),
@@ -230,7 +234,8 @@ impl Server {
         directories::watch(&self.context, &follower, failure.clone());
         let (context, stop) = (self.context.clone(), self.stopping.clone());
         let images = context.metadata.watch();
-        self.tasks.spawn(background::follow_images(follower, context, images, stop, failure));
+        self.tasks.spawn(image_follower::follow_images(follower, context, images, stop, failure));
+        self.tasks.spawn(replica_fetcher::run(self.context.clone(), self.stopping.clone()));
         self.tasks.spawn(background::maintain(self.context.clone(), self.stopping.clone()));
         self.tasks.spawn(background::remove_deleted(self.context.clone(), self.stopping.clone()));
         self.tasks.spawn(lifecycle::stay(self.context.clone(), self.stopping.clone()));
@@ -363,5 +368,7 @@ mod cluster_tests;
 mod full_disk_tests;
 #[cfg(test)]
 mod group_commit_tests;
+#[cfg(test)]
+mod replication_tests;
 #[cfg(test)]
 mod tests;

@@ -63,7 +63,7 @@ impl Node {
 
     /// The follower has everything below an offset.
     fn replicated_to(&self, log_end: Offset) {
-        self.partition.follower_fetched(FollowerProgress { node: FOLLOWER, log_end });
+        self.partition.follower_fetched(FollowerProgress::at(FOLLOWER, log_end));
     }
 }
 

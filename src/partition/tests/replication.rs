@@ -9,8 +9,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use klamm_model::{ErrorCode, IsolationLevel, LeaderEpoch, NodeId, Offset, ProducerEpoch, ProducerId};
 use klamm_partition::{
-    AppendError, AppendOptions, Appended, FollowerProgress, Leadership, LookUp, Origin, PartitionSettings,
-    ReadError, ReadOptions, Reader,
+    AppendError, AppendOptions, Appended, Fetched, FollowerProgress, Leadership, LookUp, Origin,
+    PartitionSettings, ReadError, ReadOptions, Reader,
 };
 use klamm_records::{BatchBuilder, BatchSettings};
 use klamm_storage::LogConfig;
@@ -80,11 +80,18 @@ fn options(reader: Reader) -> ReadOptions {
 /// The follower fetches once: says what it has, gets what is next and the high watermark, and appends it.
 fn fetch_once(leader: &Replica, follower: &Replica) {
     let from = follower.partition.offsets().log_end;
-    assert!(leader.partition.follower_fetched(FollowerProgress { node: FOLLOWER, log_end: from }));
-    let read = leader.partition.read(from, &options(Reader::Follower)).unwrap();
-    let bytes = read.slice.map(|slice| slice.to_bytes().unwrap()).unwrap_or_default();
-    let epoch = leader.partition.leader_epoch();
-    follower.partition.append_as_follower(bytes, epoch, read.offsets.high_watermark).unwrap();
+    let leader_epoch = leader.partition.leader_epoch();
+    let progress =
+        FollowerProgress { leader_epoch: Some(leader_epoch), ..FollowerProgress::at(FOLLOWER, from) };
+    let read = leader.partition.read_for_follower(&options(Reader::Follower), progress).unwrap();
+    let fetched = Fetched {
+        from,
+        leader_epoch,
+        records: read.slice.map(|slice| slice.to_bytes().unwrap()).unwrap_or_default(),
+        high_watermark: read.offsets.high_watermark,
+        log_start: read.offsets.log_start,
+    };
+    follower.partition.append_as_follower(fetched).unwrap();
 }
 
 fn visible(replica: &Replica, from: Offset) -> bool {
@@ -155,18 +162,18 @@ fn too_few_replicas_in_sync_refuse_and_hold_the_high_watermark() {
 fn a_silent_follower_leaves_the_isr_and_comes_back_when_it_has_caught_up() {
     let (leader, follower) = pair(PartitionSettings::default());
     append(&leader, batch(&["a"], None), 1).unwrap();
-    assert_eq!(leader.partition.isr_change(), None);
+    assert_eq!(leader.partition.propose_isr_change(), None);
     leader.clock.advance(Duration::from_secs(31));
-    let change = leader.partition.isr_change().expect("replica.lag.time.max.ms has passed");
+    let change = leader.partition.propose_isr_change().expect("replica.lag.time.max.ms has passed");
     assert_eq!(change.isr, [LEADER]);
     leader.partition.become_leader(&Leadership { partition_epoch: 1, ..leadership(0, &[LEADER]) }).unwrap();
     assert_eq!(leader.partition.offsets().high_watermark, 1, "the rest of the ISR has it all");
-    assert_eq!(leader.partition.isr_change(), None);
+    assert_eq!(leader.partition.propose_isr_change(), None);
 
     fetch_once(&leader, &follower);
-    assert_eq!(leader.partition.isr_change(), None, "it has not got there yet");
+    assert_eq!(leader.partition.propose_isr_change(), None, "it has not got there yet");
     fetch_once(&leader, &follower);
-    assert_eq!(leader.partition.isr_change().unwrap().isr, [LEADER, FOLLOWER]);
+    assert_eq!(leader.partition.propose_isr_change().unwrap().isr, [LEADER, FOLLOWER]);
 }
 
 #[test]

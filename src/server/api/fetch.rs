@@ -44,6 +44,8 @@ const V2_SINCE: i16 = 4;
 const ONLY_V2_SINCE: i16 = 12;
 /// From this version on clients read zstd.
 const ZSTD_SINCE: i16 = 10;
+/// From this version on replicas tell the epoch of their broker (KIP-903).
+const REPLICA_STATE_SINCE: i16 = 15;
 /// From this version on topics are named by their ids.
 const TOPIC_IDS_SINCE: i16 = 13;
 
@@ -54,10 +56,27 @@ const HIDDEN_BYTES_MAX: u64 = 64 * 1024 * 1024;
 struct Limits {
     who: Who,
     /// The replica that fetches, if it is one.
-    follower: Option<NodeId>,
+    follower: Option<Replica>,
     bytes_max: usize,
     bytes_min: usize,
     wait: Duration,
+}
+
+/// A replica that fetches.
+#[derive(Clone, Copy)]
+struct Replica {
+    node: NodeId,
+    /// The epoch of its broker's registration; -1 before v15.
+    broker_epoch: i64,
+    /// Whether its broker has registered anew since: what it says is of a process that is gone (KIP-903).
+    is_stale: bool,
+}
+
+/// Whether a pass over the partitions is the one that says how far a replica is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pass {
+    First,
+    Later,
 }
 
 /// What was found for one partition: records, an error of the log, or no such partition.
@@ -134,6 +153,8 @@ fn named_partitions(request: &FetchRequest) -> (Vec<Wanted>, Vec<Key>) {
                 bytes_max: partition.partition_max_bytes,
                 current_leader_epoch: LeaderEpoch(partition.current_leader_epoch),
                 last_fetched_epoch: LeaderEpoch(partition.last_fetched_epoch),
+                log_start: partition.log_start_offset,
+                high_watermark: partition.high_watermark,
             });
         }
     }
@@ -166,8 +187,17 @@ fn without_repeats(wanted: Vec<Wanted>) -> Vec<Wanted> {
 }
 
 fn limits(context: &Context, call: &Call, request: &FetchRequest) -> Limits {
-    let replica = if call.version >= 15 { request.replica_state.replica_id } else { request.replica_id };
-    let follower = (replica >= 0).then_some(NodeId(replica));
+    let state = &request.replica_state;
+    let (node, broker_epoch) = match call.version {
+        REPLICA_STATE_SINCE.. => (NodeId(state.replica_id), state.replica_epoch),
+        _ => (NodeId(request.replica_id), -1),
+    };
+    let follower = (node.0 >= 0).then(|| {
+        let image = context.image();
+        let registered = image.brokers.get(&node).filter(|broker| !broker.fenced);
+        let is_stale = broker_epoch != -1 && registered.is_some_and(|broker| broker.epoch > broker_epoch);
+        Replica { node, broker_epoch, is_stale }
+    });
     let who = match follower {
         Some(_) => Who::Follower,
         None => Who::Consumer(IsolationLevel::from_wire(request.isolation_level)),
@@ -190,7 +220,7 @@ fn limits(context: &Context, call: &Call, request: &FetchRequest) -> Limits {
 
 /// Reads all partitions, and waits while they give fewer bytes than the client wants to wait for.
 async fn read_all(context: &Context, call: &Call, wanted: &[Wanted], limits: &Limits) -> Vec<Found> {
-    let (found, enough) = read_once(context, call, wanted, limits);
+    let (found, enough) = read_once(context, call, wanted, limits, Pass::First);
     if enough || limits.wait.is_zero() || wanted.is_empty() {
         return found;
     }
@@ -198,7 +228,7 @@ async fn read_all(context: &Context, call: &Call, wanted: &[Wanted], limits: &Li
     let wake = Arc::new(Notify::new());
     loop {
         register(&context.partitions.load(), wanted, &wake);
-        let (found, enough) = read_once(context, call, wanted, limits);
+        let (found, enough) = read_once(context, call, wanted, limits, Pass::Later);
         if enough || tokio::time::timeout_at(deadline, wake.notified()).await.is_err() {
             return found;
         }
@@ -214,7 +244,13 @@ fn register(table: &Table, wanted: &[Wanted], wake: &Arc<Notify>) {
 }
 
 /// One pass over the partitions; says whether the answer may leave.
-fn read_once(context: &Context, call: &Call, wanted: &[Wanted], limits: &Limits) -> (Vec<Found>, bool) {
+fn read_once(
+    context: &Context,
+    call: &Call,
+    wanted: &[Wanted],
+    limits: &Limits,
+    pass: Pass,
+) -> (Vec<Found>, bool) {
     let table = context.partitions.load();
     let mut bytes = 0;
     let mut enough = false;
@@ -227,12 +263,20 @@ fn read_once(context: &Context, call: &Call, wanted: &[Wanted], limits: &Limits)
                 let id = (call.version >= TOPIC_IDS_SINCE).then_some(wanted.topic_id);
                 Found::Unknown(context.missing_partition(id, &wanted.topic, wanted.partition))
             }
-            Some(partition) => read_partition(call, partition, wanted, limits, left, at_least_one),
+            Some(_) if limits.follower.is_some_and(|replica| replica.is_stale) => {
+                Found::Failed(ReadError::NotLeader)
+            }
+            Some(partition) => {
+                let left = Left { bytes: left, at_least_one };
+                read_partition(call, partition, wanted, limits, left, pass)
+            }
         };
         match &one {
             Found::Read { records, read } => {
                 bytes += records.len();
                 enough |= read.diverging.is_some() || matches!(records, Records::Refused(_));
+                // Acknowledgements and the other replicas' readers wait for the high watermark.
+                enough |= limits.follower.is_some() && read.offsets.high_watermark > wanted.high_watermark;
             }
             Found::Failed(_) | Found::Unknown(_) => enough = true,
         }
@@ -241,34 +285,46 @@ fn read_once(context: &Context, call: &Call, wanted: &[Wanted], limits: &Limits)
     (found, enough || bytes >= limits.bytes_min)
 }
 
+/// What an answer still has room for.
+struct Left {
+    bytes: usize,
+    /// Whether the first batch comes even if it is larger.
+    at_least_one: bool,
+}
+
 fn read_partition(
     call: &Call,
     partition: &Partition,
     wanted: &Wanted,
     limits: &Limits,
-    left: usize,
-    at_least_one: bool,
+    left: Left,
+    pass: Pass,
 ) -> Found {
     let known = |epoch: LeaderEpoch| (epoch.0 >= 0).then_some(epoch);
     // An old client gets its records in another format and so with another size: it is shown the first batch
     // whole, and what is cut off is cut after the conversion.
     let converts = call.version < V2_SINCE;
-    let bytes_max = usize::try_from(wanted.bytes_max).unwrap_or(0).min(left);
+    let bytes_max = usize::try_from(wanted.bytes_max).unwrap_or(0).min(left.bytes);
     let options = ReadOptions {
         reader: limits.who,
         bytes_max,
-        at_least_one: at_least_one || (converts && bytes_max > 0),
+        at_least_one: left.at_least_one || (converts && bytes_max > 0),
         current_leader_epoch: known(wanted.current_leader_epoch),
         last_fetched_epoch: known(wanted.last_fetched_epoch),
     };
-    let read = partition.read(wanted.fetch_offset, &options);
-    // Only a follower whose epoch is right and whose log is the same counts as having what is below.
-    if let (Some(node), Ok(PartitionRead { diverging: None, .. })) = (limits.follower, &read) {
-        let progress = FollowerProgress { node, log_end: wanted.fetch_offset };
-        if !partition.follower_fetched(progress) {
-            return Found::Failed(ReadError::NotLeader);
+    let read = match limits.follower {
+        Some(Replica { node, broker_epoch, .. }) if pass == Pass::First => {
+            let progress = FollowerProgress {
+                node,
+                broker_epoch,
+                leader_epoch: options.current_leader_epoch,
+                log_end: wanted.fetch_offset,
+                log_start: wanted.log_start,
+            };
+            partition.read_for_follower(&options, progress)
         }
-    }
+        _ => partition.read(wanted.fetch_offset, &options),
+    };
     match read {
         Err(error) => Found::Failed(error),
         Ok(mut read) => {

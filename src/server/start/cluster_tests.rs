@@ -47,8 +47,20 @@ async fn node(id: usize, ports: &[u16], disk: &SimulatedDisk) -> Server {
     start(config(id, ports), machine).await.unwrap()
 }
 
+/// Three nodes that know each other, on a disk each.
+pub(super) async fn cluster(disks: &[SimulatedDisk]) -> Vec<Server> {
+    let ports = free_ports(3);
+    let (one, two, three) =
+        tokio::join!(node(1, &ports, &disks[0]), node(2, &ports, &disks[1]), node(3, &ports, &disks[2]));
+    let servers = vec![one, two, three];
+    for server in &servers {
+        until(server, "three brokers", |image| unfenced(image) == BTreeSet::from([1, 2, 3])).await;
+    }
+    servers
+}
+
 /// Waits until a node's image is as wanted.
-async fn until(server: &Server, what: &str, wanted: impl Fn(&Image) -> bool) {
+pub(super) async fn until(server: &Server, what: &str, wanted: impl Fn(&Image) -> bool) {
     let mut images = server.context.metadata.watch();
     let found = tokio::time::timeout(Duration::from_secs(20), images.wait_for(|image| wanted(image))).await;
     found.unwrap_or_else(|_| panic!("node {} waits for {what}", server.context.node_id)).unwrap();
@@ -61,14 +73,8 @@ fn unfenced(image: &Image) -> BTreeSet<i32> {
 /// All nodes take the others in, decide through whichever is the controller, and lead on without one that died.
 #[tokio::test(flavor = "multi_thread")]
 async fn three_nodes_form_a_cluster_and_fence_one_that_dies() {
-    let ports = free_ports(3);
     let disks: Vec<SimulatedDisk> = (1..=3).map(SimulatedDisk::new).collect();
-    let (one, two, three) =
-        tokio::join!(node(1, &ports, &disks[0]), node(2, &ports, &disks[1]), node(3, &ports, &disks[2]));
-    let mut servers = vec![one, two, three];
-    for server in &servers {
-        until(server, "three brokers", |image| unfenced(image) == BTreeSet::from([1, 2, 3])).await;
-    }
+    let mut servers = cluster(&disks).await;
     for (server, name) in servers.iter().zip(["of-1", "of-2", "of-3"]) {
         let failed = crate::topic_creation::create(&server.context, &[name]).await;
         assert!(failed.is_empty(), "{failed:?}");

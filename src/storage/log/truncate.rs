@@ -12,7 +12,8 @@ use crate::producers::Producers;
 use crate::segment::LogSegment;
 
 impl Log {
-    /// Removes all batches that end at or behind the offset. Returns whether there were any.
+    /// Removes all batches that end at or behind the offset, and the epochs that begin there. Returns whether there
+    /// were any batches.
     ///
     /// When it fails the log goes offline, because memory and disk may disagree.
     pub fn truncate_to(&self, offset: Offset) -> Result<bool, StorageError> {
@@ -20,6 +21,8 @@ impl Log {
         let mut writer = self.writer.lock();
         self.check_writable("truncate")?;
         if offset >= self.log_end_offset() {
+            // An epoch may begin at the end, of a leader that wrote nothing, and be none of the next leader's.
+            self.truncate_epochs(offset).map_err(|error| self.set_offline(error))?;
             return Ok(false);
         }
         writer.truncations += 1;

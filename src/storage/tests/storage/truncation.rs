@@ -119,3 +119,16 @@ fn recovery_looks_at_what_was_written_after_a_cut() {
         }
     }
 }
+
+/// A leader that wrote nothing leaves its epoch at the end of its log. Kept, it would stand for what was fetched last,
+/// and a follower would ask its next leader about it for ever.
+#[test]
+fn an_epoch_that_begins_at_the_end_goes_with_a_truncation_that_cuts_no_record() {
+    let (_store, log) = with_partition(&SimulatedDisk::new(1), &small());
+    log.append_replicated(&[Draft { epoch: 3, ..Draft::at(0) }.batch()]).unwrap();
+    let end = log.log_end_offset();
+    log.assign_epoch(LeaderEpoch(5), end).unwrap();
+    assert!(!log.truncate_to(end).unwrap(), "no record goes");
+    let kept = EpochEntry { epoch: LeaderEpoch(3), start_offset: 0 };
+    assert_eq!(log.leader_epochs(), [kept]);
+}

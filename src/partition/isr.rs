@@ -1,0 +1,177 @@
+//! The in-sync replicas: which changes the leader proposes (KIP-497), who may be proposed (KIP-841, KIP-903), and
+//! what an answer of the controller means.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use klamm_model::{LeaderEpoch, NodeId, Offset};
+
+use crate::leader::LeaderState;
+use crate::{Partition, Role};
+
+/// A change of the in-sync replicas that the leader wants the controller to make.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct IsrChange {
+    /// Under which leader it was proposed.
+    pub leader_epoch: LeaderEpoch,
+    /// The version of the state that it changes.
+    pub partition_epoch: i32,
+    /// The new in-sync replicas.
+    pub isr: Vec<NodeId>,
+    /// The registration of each of them, as it fetched (KIP-903); -1 where it is not known.
+    pub broker_epochs: Vec<i64>,
+}
+
+/// What the controller answered to an [`IsrChange`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum IsrAnswer {
+    /// The state is this now.
+    Changed {
+        /// The leader's epoch.
+        leader_epoch: LeaderEpoch,
+        /// The version of the state.
+        partition_epoch: i32,
+        /// The in-sync replicas.
+        isr: Vec<NodeId>,
+    },
+    /// Nothing was changed, for certain.
+    Refused,
+    /// The controller knows a later state, or what it did is not known. The metadata will tell; until then a member
+    /// that may have been added counts as one.
+    Unknown,
+}
+
+/// The brokers that may be in an ISR: neither fenced nor stopping (KIP-841), with the epochs of their registrations.
+/// One for all partitions of a node.
+#[derive(Default)]
+pub struct ActiveBrokers {
+    /// Nothing while nobody has told: then all count.
+    epochs: ArcSwap<Option<BTreeMap<NodeId, i64>>>,
+}
+
+impl ActiveBrokers {
+    /// Takes over what the metadata says. Partitions whose high watermark waited for a broker that is gone look
+    /// again with [`Partition::reconsider_high_watermark`].
+    pub fn replace(&self, epochs: BTreeMap<NodeId, i64>) {
+        self.epochs.store(std::sync::Arc::new(Some(epochs)));
+    }
+
+    /// Whether a broker that fetched in this registration may be in sync. A follower that does not tell its own (-1)
+    /// is taken at its word.
+    fn holds(&self, node: NodeId, broker_epoch: i64) -> bool {
+        (**self.epochs.load()).as_ref().is_none_or(|epochs| {
+            epochs.get(&node).is_some_and(|known| broker_epoch == -1 || broker_epoch == *known)
+        })
+    }
+}
+
+impl LeaderState {
+    /// Whether a follower that is not in sync may become so, as far as its broker goes. It must have fetched.
+    pub(crate) fn may_join(&self, node: NodeId, brokers: &ActiveBrokers) -> bool {
+        let broker_epoch = self.follower(node).and_then(|follower| follower.broker_epoch);
+        broker_epoch.is_some_and(|epoch| brokers.holds(node, epoch))
+    }
+
+    fn isr_due(&self, high_watermark: Offset, ends: &Ends, brokers: &ActiveBrokers) -> Option<Vec<NodeId>> {
+        let in_sync = |node: &NodeId| match self.follower(*node) {
+            None => *node == self.local,
+            Some(follower) if self.isr().contains(node) => {
+                follower.is_caught_up(ends.local_end, ends.lag_max, ends.now)
+            }
+            Some(follower) => {
+                follower.log_end >= high_watermark
+                    && follower.log_end >= self.epoch_start()
+                    && self.may_join(*node, brokers)
+            }
+        };
+        let isr: Vec<NodeId> = self.replicas.iter().copied().filter(in_sync).collect();
+        let same = isr.len() == self.isr().len() && isr.iter().all(|node| self.isr().contains(node));
+        (!same).then_some(isr)
+    }
+
+    fn broker_epoch_of(&self, node: NodeId, brokers: &ActiveBrokers) -> i64 {
+        let known = self.follower(node).and_then(|follower| follower.broker_epoch);
+        let current = || (**brokers.epochs.load()).as_ref()?.get(&node).copied();
+        match known {
+            Some(epoch) => epoch,
+            // The leader itself, and members that have not fetched of it yet.
+            None => current().unwrap_or(-1),
+        }
+    }
+}
+
+/// What is compared with the followers' progress.
+struct Ends {
+    local_end: Offset,
+    lag_max: Duration,
+    now: Duration,
+}
+
+impl Partition {
+    /// The change of the in-sync replicas that is due, if any: a follower has lagged for longer than
+    /// `replica.lag.time.max.ms`, or one that was out has caught up. It is under way from now on, and no other is
+    /// proposed before [`Partition::isr_answered`] or newer metadata.
+    pub fn propose_isr_change(&self) -> Option<IsrChange> {
+        let ends = Ends {
+            lag_max: self.lag_max(),
+            local_end: self.log().log_end_offset(),
+            now: self.clock.monotonic(),
+        };
+        let mut state = self.state.lock();
+        let (leader_epoch, high_watermark) = (state.leader_epoch, state.watermarks.high_watermark());
+        let Role::Leader(leader) = &mut state.role else { return None };
+        if leader.proposed.is_some() {
+            return None;
+        }
+        let isr = leader.isr_due(high_watermark, &ends, &self.brokers)?;
+        let broker_epochs = isr.iter().map(|node| leader.broker_epoch_of(*node, &self.brokers)).collect();
+        leader.proposed = Some(isr.clone());
+        Some(IsrChange { leader_epoch, partition_epoch: leader.partition_epoch, isr, broker_epochs })
+    }
+
+    /// Whether a follower's fetch made a change of the in-sync replicas due that should not wait for the next round:
+    /// one that is out of sync has caught up.
+    pub fn has_caught_up(&self, node: NodeId) -> bool {
+        let state = self.state.lock();
+        let Role::Leader(leader) = &state.role else { return false };
+        leader.proposed.is_none()
+            && !leader.isr().contains(&node)
+            && leader.follower(node).is_some_and(|follower| {
+                follower.log_end >= state.watermarks.high_watermark()
+                    && follower.log_end >= leader.epoch_start()
+            })
+            && leader.may_join(node, &self.brokers)
+    }
+
+    /// Hands back what the controller said to a change. Answers to proposals that newer metadata has overtaken
+    /// change nothing.
+    pub fn isr_answered(&self, change: &IsrChange, answer: IsrAnswer) {
+        {
+            let mut state = self.state.lock();
+            let leader_epoch = state.leader_epoch;
+            let Role::Leader(leader) = &mut state.role else { return };
+            if leader_epoch != change.leader_epoch || leader.partition_epoch != change.partition_epoch {
+                return;
+            }
+            match answer {
+                IsrAnswer::Changed { leader_epoch: epoch, partition_epoch, isr }
+                    if epoch == leader_epoch && partition_epoch >= leader.partition_epoch =>
+                {
+                    leader.partition_epoch = partition_epoch;
+                    leader.isr = isr;
+                    leader.proposed = None;
+                }
+                IsrAnswer::Refused => leader.proposed = None,
+                IsrAnswer::Changed { .. } | IsrAnswer::Unknown => return,
+            }
+        }
+        self.reconsider_high_watermark();
+        // Whoever waits for acknowledgements may have enough replicas now, or too few.
+        self.waiters.wake_all();
+    }
+
+    pub(crate) fn lag_max(&self) -> Duration {
+        Duration::from_millis(self.settings.load().replica_lag_max_ms)
+    }
+}

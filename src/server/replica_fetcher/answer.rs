@@ -1,0 +1,109 @@
+//! What a leader's answer means for one partition.
+
+use klamm_io::BoxFuture;
+use klamm_model::{ErrorCode, LeaderEpoch, Offset};
+use klamm_partition::{Fetched, Partition, ReplicationError};
+use klamm_protocol::messages::fetch::{FetchPartition, PartitionData};
+use klamm_storage::StorageError;
+use std::sync::Arc;
+
+/// What is to be done next about a partition.
+pub(super) enum Next {
+    /// To fetch on, when a sync that has to come before is done.
+    FetchOn(Option<BoxFuture<'static, Result<(), StorageError>>>),
+    /// To ask the leader where its log begins and ends: this one has nothing in common with it.
+    AskForOffsets,
+    /// To wait, and ask again: the leader or this node does not know the latest metadata yet, or the log failed.
+    Wait(String),
+}
+
+/// What is asked of a leader about a partition next.
+pub(super) fn wanted(partition: &Partition, bytes_max: i32) -> FetchPartition {
+    let offsets = partition.offsets();
+    FetchPartition {
+        partition: partition.topic_partition().partition,
+        current_leader_epoch: partition.leader_epoch().0,
+        fetch_offset: offsets.log_end,
+        last_fetched_epoch: partition.log().latest_epoch().unwrap_or(LeaderEpoch::NONE).0,
+        log_start_offset: offsets.log_start,
+        partition_max_bytes: bytes_max,
+        high_watermark: offsets.high_watermark,
+        ..Default::default()
+    }
+}
+
+/// Takes over what a leader sent for a partition, or cuts what the leader does not have.
+pub(super) fn take(partition: &Arc<Partition>, asked: &FetchPartition, data: PartitionData) -> Next {
+    match ErrorCode::from_code(data.error_code).unwrap_or(ErrorCode::UnknownServerError) {
+        ErrorCode::None => {}
+        ErrorCode::OffsetOutOfRange => return Next::AskForOffsets,
+        code => return Next::Wait(format!("the leader answers {code}")),
+    }
+    let leader_epoch = LeaderEpoch(asked.current_leader_epoch);
+    if data.diverging_epoch.end_offset >= 0 {
+        let diverging = (LeaderEpoch(data.diverging_epoch.epoch), data.diverging_epoch.end_offset);
+        return match partition.truncate_diverging(diverging, leader_epoch) {
+            Ok(end) => {
+                let name = partition.topic_partition();
+                tracing::info!(
+                    "cut {name} to {end}, because the log of its leader ends epoch {} at {}",
+                    diverging.0,
+                    diverging.1
+                );
+                Next::FetchOn(None)
+            }
+            Err(error) => failed(partition, &error),
+        };
+    }
+    let fetched = Fetched {
+        from: asked.fetch_offset,
+        leader_epoch,
+        records: data.records.as_ref().and_then(|records| records.bytes()).cloned().unwrap_or_default(),
+        high_watermark: data.high_watermark,
+        log_start: data.log_start_offset,
+    };
+    match partition.append_as_follower(fetched) {
+        Ok(appended) => {
+            let syncs_first = appended.flush_due.comes_before_answer(-1);
+            Next::FetchOn(syncs_first.then(|| partition.flush()))
+        }
+        Err(error) => failed(partition, &error),
+    }
+}
+
+/// Cuts a log that has nothing in common with its leader's, which lies from `earliest` to `latest`. As in Kafka, what
+/// is longer is cut to the leader's end, and what ends before the leader's begins anew there.
+pub(super) fn take_offsets(
+    partition: &Arc<Partition>,
+    asked: &FetchPartition,
+    earliest: Offset,
+    latest: Offset,
+) -> Next {
+    let leader_epoch = LeaderEpoch(asked.current_leader_epoch);
+    let (name, end) = (partition.topic_partition(), partition.offsets().log_end);
+    let done = if latest < end {
+        tracing::warn!("cut {name} from {end} to {latest}, where its leader's log ends");
+        partition.truncate_as_follower(latest, leader_epoch)
+    } else if earliest > end {
+        tracing::warn!("{name} ends at {end} and begins anew at {earliest}, where its leader's log begins");
+        partition.restart_as_follower(earliest, leader_epoch)
+    } else {
+        return Next::Wait(format!("the leader has no offset {end}, but holds {earliest} to {latest}"));
+    };
+    done.map_or_else(|error| failed(partition, &error), |()| Next::FetchOn(None))
+}
+
+fn failed(partition: &Partition, error: &ReplicationError) -> Next {
+    let name = partition.topic_partition();
+    match error {
+        // Another leader by now, of which the fetcher is told.
+        ReplicationError::NotFollower(_) => {}
+        ReplicationError::Storage(error) => {
+            tracing::error!("records of {name} were not replicated, and are fetched again: {error}");
+        }
+        ReplicationError::OutOfOrder { .. } | ReplicationError::Records(_) => {
+            tracing::error!("the leader of {name} sent what cannot be appended, and is asked again: {error}");
+        }
+    }
+    Next::Wait(error.to_string())
+}

@@ -1,0 +1,379 @@
+//! One fetcher: one connection to one broker, and one request at a time for all of its partitions.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use klamm_io::BoxFuture;
+use klamm_model::{ErrorCode, NodeId, Offset, TopicPartition};
+use klamm_partition::Partition;
+use klamm_protocol::messages::fetch::{FetchRequest, FetchResponse, ReplicaState};
+use klamm_protocol::messages::list_offsets::{
+    ListOffsetsPartition, ListOffsetsRequest, ListOffsetsResponse, ListOffsetsTopic,
+};
+use klamm_storage::StorageError;
+
+use super::answer::{self, Next};
+use super::session::Session;
+use super::{Inbox, Key};
+use crate::context::Context;
+use crate::peers::{PeerError, Peers};
+
+/// The version of Fetch that brokers speak with each other.
+const FETCH_VERSION: i16 = 18;
+
+/// The version of ListOffsets that brokers speak with each other.
+const LIST_OFFSETS_VERSION: i16 = 7;
+
+/// How long it is waited after a failure, at first. Each time it is twice as long, up to `replica.fetch.backoff.ms`.
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+
+/// How old a request is at least before it is given up because there are partitions that it does not ask for. Those
+/// that come together are asked for together.
+const GIVE_UP_AFTER: Duration = Duration::from_millis(10);
+
+/// The timestamps of ListOffsets that mean the two ends of a log.
+const LATEST: i64 = -1;
+const EARLIEST: i64 = -2;
+
+/// Fetches from one broker.
+pub(super) struct Fetcher {
+    context: Arc<Context>,
+    leader: NodeId,
+    number: usize,
+    inbox: Arc<Inbox>,
+    followed: BTreeMap<Key, Followed>,
+    session: Session,
+    peers: Peers,
+    pause: Pause,
+}
+
+struct Followed {
+    partition: Arc<Partition>,
+    pause: Pause,
+}
+
+/// How long is waited after failures.
+#[derive(Default)]
+struct Pause {
+    length: Duration,
+    /// By the monotonic clock; nothing while nothing is waited for.
+    until: Option<Duration>,
+}
+
+impl Pause {
+    fn begin(&mut self, now: Duration, longest: Duration) {
+        self.length = (self.length * 2).max(PAUSE_MIN).min(longest);
+        self.until = Some(now + self.length);
+    }
+
+    /// Whether this is the first failure of several.
+    fn is_first(&self) -> bool {
+        self.length.is_zero()
+    }
+
+    fn end(&mut self) {
+        *self = Pause::default();
+    }
+}
+
+/// How a request ended.
+enum Round {
+    Answered(FetchResponse),
+    Failed(PeerError),
+    /// It was given up for the partitions that are new.
+    GivenUp,
+}
+
+impl Fetcher {
+    pub(super) fn new(context: Arc<Context>, leader: NodeId, number: usize, inbox: Arc<Inbox>) -> Fetcher {
+        let peers = peers(&context, number);
+        Fetcher {
+            context,
+            leader,
+            number,
+            inbox,
+            followed: BTreeMap::new(),
+            session: Session::default(),
+            peers,
+            pause: Pause::default(),
+        }
+    }
+
+    /// Fetches until it is dropped.
+    pub(super) async fn run(mut self) {
+        loop {
+            self.take_news();
+            self.end_pauses();
+            if self.session.is_empty() || self.pause.until.is_some() {
+                self.wait().await;
+                continue;
+            }
+            match self.fetch().await {
+                Round::Answered(response) => {
+                    self.pause.end();
+                    self.take_answer(response).await;
+                }
+                Round::Failed(error) => self.note_failure(&error),
+                Round::GivenUp => {
+                    self.session.reset();
+                    self.peers = peers(&self.context, self.number);
+                }
+            }
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.context.clock.monotonic()
+    }
+
+    fn pause_max(&self) -> Duration {
+        let backoff = u64::try_from(self.context.config().replica_fetch_backoff_ms).unwrap_or(0);
+        Duration::from_millis(backoff).max(PAUSE_MIN)
+    }
+
+    fn take_news(&mut self) {
+        for (key, news) in self.inbox.take() {
+            match news {
+                Some(partition) => {
+                    self.followed.insert(key, Followed { partition, pause: Pause::default() });
+                    self.ask_for(key);
+                }
+                None => {
+                    self.followed.remove(&key);
+                    self.session.remove(&key);
+                }
+            }
+        }
+    }
+
+    /// Asks for what comes next of a partition.
+    fn ask_for(&mut self, key: Key) {
+        let bytes_max = self.context.config().replica_fetch_max_bytes;
+        if let Some(followed) = self.followed.get(&key) {
+            self.session.put(key, answer::wanted(&followed.partition, bytes_max));
+        }
+    }
+
+    fn end_pauses(&mut self) {
+        let now = self.now();
+        let is_over = |pause: &Pause| pause.until.is_some_and(|until| until <= now);
+        if is_over(&self.pause) {
+            self.pause.until = None;
+        }
+        let over: Vec<Key> =
+            self.followed.iter().filter(|(_, one)| is_over(&one.pause)).map(|(key, _)| *key).collect();
+        for key in over {
+            self.followed.entry(key).and_modify(|one| one.pause.until = None);
+            self.ask_for(key);
+        }
+    }
+
+    /// Waits for news or for the end of the first pause.
+    async fn wait(&self) {
+        let pauses = self.followed.values().filter_map(|followed| followed.pause.until);
+        let next = match self.pause.until {
+            Some(until) => Some(until),
+            None => pauses.min(),
+        };
+        let left = next.map(|until| until.saturating_sub(self.now()));
+        tokio::select! {
+            biased;
+            () = self.inbox.arrived.notified() => {}
+            () = tokio::time::sleep(left.unwrap_or_default()), if left.is_some() => {}
+        }
+    }
+
+    async fn fetch(&mut self) -> Round {
+        let config = self.context.config();
+        let session = self.session.request();
+        let request = FetchRequest {
+            replica_state: ReplicaState {
+                replica_id: self.context.node_id.0,
+                replica_epoch: self.context.broker_epoch(),
+            },
+            max_wait_ms: config.replica_fetch_wait_max_ms,
+            min_bytes: config.replica_fetch_min_bytes,
+            max_bytes: config.replica_fetch_response_max_bytes,
+            session_id: session.id,
+            session_epoch: session.epoch,
+            topics: session.topics,
+            forgotten_topics_data: session.forgotten,
+            ..Default::default()
+        };
+        let Some(address) = self.address() else {
+            return Round::Failed(PeerError::Unreachable(format!(
+                "broker {} is not registered with a listener {}",
+                self.leader, config.inter_broker_listener_name
+            )));
+        };
+        let begun = tokio::time::Instant::now();
+        let answer = self.peers.ask(&address, FETCH_VERSION, &request, self.timeout());
+        let has_more = async {
+            loop {
+                self.inbox.arrived.notified().await;
+                tokio::time::sleep_until(begun + GIVE_UP_AFTER).await;
+                if self.inbox.has_partitions() {
+                    return;
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            answer = answer => answer.map_or_else(Round::Failed, Round::Answered),
+            () = has_more => Round::GivenUp,
+        }
+    }
+
+    fn timeout(&self) -> Duration {
+        let timeout = u64::try_from(self.context.config().replica_socket_timeout_ms).unwrap_or(0);
+        Duration::from_millis(timeout.max(1))
+    }
+
+    fn address(&self) -> Option<(String, u16)> {
+        let image = self.context.image();
+        let listener = &self.context.static_config.inter_broker_listener_name;
+        let endpoint = image.brokers.get(&self.leader)?.endpoint(listener)?;
+        Some((endpoint.host.clone(), endpoint.port))
+    }
+
+    fn note_failure(&mut self, error: &PeerError) {
+        let (leader, count) = (self.leader, self.session.len());
+        if self.pause.is_first() {
+            tracing::warn!("cannot fetch {count} partitions from broker {leader}, and tries again: {error}");
+        }
+        self.session.reset();
+        self.peers = peers(&self.context, self.number);
+        let (now, longest) = (self.now(), self.pause_max());
+        self.pause.begin(now, longest);
+    }
+
+    async fn take_answer(&mut self, response: FetchResponse) {
+        let error = ErrorCode::from_code(response.error_code).unwrap_or(ErrorCode::UnknownServerError);
+        if !self.session.answered(response.session_id, error) {
+            tracing::debug!("broker {} has ended the fetch session: {error}", self.leader);
+            return;
+        }
+        let mut next = Vec::new();
+        for topic in response.responses {
+            for data in topic.partitions {
+                let key = (topic.topic_id, data.partition_index);
+                let (Some(followed), Some(asked)) = (self.followed.get(&key), self.session.wanted(&key))
+                else {
+                    continue;
+                };
+                next.push((key, answer::take(&followed.partition, asked, data)));
+            }
+        }
+        let out_of_range: Vec<Key> = next
+            .iter()
+            .filter(|(_, next)| matches!(next, Next::AskForOffsets))
+            .map(|(key, _)| *key)
+            .collect();
+        self.go_on(next).await;
+        if !out_of_range.is_empty() {
+            self.find_offsets(out_of_range).await;
+        }
+    }
+
+    /// Waits for the syncs that have to come before the next fetch, and asks for what comes next.
+    async fn go_on(&mut self, next: Vec<(Key, Next)>) {
+        let (now, longest) = (self.now(), self.pause_max());
+        let mut syncs: Vec<(Key, BoxFuture<'static, Result<(), StorageError>>)> = Vec::new();
+        for (key, next) in next {
+            let Some(followed) = self.followed.get_mut(&key) else { continue };
+            match next {
+                Next::FetchOn(sync) => {
+                    followed.pause.end();
+                    syncs.extend(sync.map(|sync| (key, sync)));
+                    self.ask_for(key);
+                }
+                Next::Wait(why) => {
+                    let name = followed.partition.topic_partition();
+                    tracing::debug!("{name} is not fetched from broker {} for now: {why}", self.leader);
+                    followed.pause.begin(now, longest);
+                    self.session.remove(&key);
+                }
+                Next::AskForOffsets => {}
+            }
+        }
+        for (key, sync) in syncs {
+            if let Err(error) = sync.await
+                && let Some(followed) = self.followed.get_mut(&key)
+            {
+                let name = followed.partition.topic_partition();
+                tracing::error!("records of {name} are not known to be on the disk: {error}");
+                followed.pause.begin(now, longest);
+                self.session.remove(&key);
+            }
+        }
+    }
+
+    /// Asks the leader where the logs begin and end of which it does not have what was asked for.
+    async fn find_offsets(&mut self, keys: Vec<Key>) {
+        let ends = self.ask_offsets(&keys, LATEST).await;
+        let begins = self.ask_offsets(&keys, EARLIEST).await;
+        let mut next = Vec::new();
+        for key in keys {
+            let (Some(followed), Some(asked)) = (self.followed.get(&key), self.session.wanted(&key)) else {
+                continue;
+            };
+            let name = followed.partition.topic_partition();
+            let found = match (&begins, &ends) {
+                (Ok(begins), Ok(ends)) => begins.get(name).copied().zip(ends.get(name).copied()),
+                _ => None,
+            };
+            let then = match found {
+                Some((earliest, latest)) => {
+                    answer::take_offsets(&followed.partition, asked, earliest, latest)
+                }
+                None => Next::Wait("the leader does not tell where its log begins and ends".to_owned()),
+            };
+            next.push((key, then));
+        }
+        self.go_on(next).await;
+    }
+
+    async fn ask_offsets(
+        &self,
+        keys: &[Key],
+        timestamp: i64,
+    ) -> Result<BTreeMap<TopicPartition, Offset>, PeerError> {
+        let named = keys.iter().filter_map(|key| self.followed.get(key).zip(self.session.wanted(key)));
+        let topics = named.map(|(followed, asked)| ListOffsetsTopic {
+            name: followed.partition.topic_partition().topic.to_string(),
+            partitions: vec![ListOffsetsPartition {
+                partition_index: asked.partition,
+                current_leader_epoch: asked.current_leader_epoch,
+                timestamp,
+                ..Default::default()
+            }],
+        });
+        let request = ListOffsetsRequest {
+            replica_id: self.context.node_id.0,
+            topics: topics.collect(),
+            ..Default::default()
+        };
+        let unknown = || PeerError::Unreachable(format!("broker {} is not registered", self.leader));
+        let address = self.address().ok_or_else(unknown)?;
+        let answer = self.peers.ask(&address, LIST_OFFSETS_VERSION, &request, self.timeout()).await?;
+        Ok(offsets_of(answer))
+    }
+}
+
+fn offsets_of(answer: ListOffsetsResponse) -> BTreeMap<TopicPartition, Offset> {
+    let mut found = BTreeMap::new();
+    for topic in answer.topics {
+        for partition in topic.partitions.iter().filter(|partition| partition.error_code == 0) {
+            let name = TopicPartition::new(topic.name.as_str(), partition.partition_index);
+            found.insert(name, partition.offset);
+        }
+    }
+    found
+}
+
+/// A connection of this fetcher's own, opened when it is needed.
+fn peers(context: &Context, number: usize) -> Peers {
+    let client_id = format!("broker-{}-fetcher-{number}", context.node_id);
+    Peers::new(context.replica_fetchers.network.clone(), client_id)
+}

@@ -1,0 +1,165 @@
+//! Following: this node fetches what other brokers lead and it has a replica of.
+//!
+//! For each of those brokers there are `num.replica.fetchers` fetchers at the most, each with one connection, over
+//! which one Fetch at a time asks for all of the fetcher's partitions. `background` tells which partitions follow
+//! whom.
+
+mod answer;
+mod fetcher;
+mod session;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use klamm_io::Network;
+use klamm_model::{LeaderEpoch, NodeId, TopicId};
+use klamm_partition::Partition;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::task::{AbortHandle, JoinSet};
+
+use crate::context::Context;
+use crate::stop::Stop;
+use fetcher::Fetcher;
+
+/// Names a partition.
+type Key = (TopicId, i32);
+
+/// Where the news about leadership of this node's partitions comes in.
+pub(crate) struct ReplicaFetchers {
+    network: Arc<dyn Network>,
+    /// What has changed and was not seen yet, each partition once.
+    changed: Mutex<BTreeMap<Key, Arc<Partition>>>,
+    wake: Notify,
+}
+
+impl ReplicaFetchers {
+    pub(crate) fn new(network: Arc<dyn Network>) -> ReplicaFetchers {
+        ReplicaFetchers { network, changed: Mutex::default(), wake: Notify::new() }
+    }
+
+    /// Tells that partitions follow another leader, or another epoch of it, or none.
+    pub(crate) fn leadership_changed(&self, partitions: impl IntoIterator<Item = Arc<Partition>>) {
+        let mut changed = self.changed.lock();
+        for partition in partitions {
+            changed.insert((partition.topic_id(), partition.topic_partition().partition), partition);
+        }
+        drop(changed);
+        self.wake.notify_one();
+    }
+
+    fn take(&self) -> BTreeMap<Key, Arc<Partition>> {
+        std::mem::take(&mut self.changed.lock())
+    }
+}
+
+/// What is new for one fetcher: partitions to fetch, and (nothing) those to leave.
+#[derive(Default)]
+struct Inbox {
+    news: Mutex<BTreeMap<Key, Option<Arc<Partition>>>>,
+    arrived: Notify,
+}
+
+impl Inbox {
+    fn tell(&self, key: Key, partition: Option<Arc<Partition>>) {
+        self.news.lock().insert(key, partition);
+    }
+
+    fn take(&self) -> BTreeMap<Key, Option<Arc<Partition>>> {
+        std::mem::take(&mut self.news.lock())
+    }
+
+    /// Whether there is something to fetch that no request asks for.
+    fn has_partitions(&self) -> bool {
+        self.news.lock().values().any(Option::is_some)
+    }
+}
+
+/// A fetcher: which broker it fetches from, and its number among those that do.
+type Lane = (NodeId, usize);
+
+struct Running {
+    inbox: Arc<Inbox>,
+    /// How many partitions it has.
+    partitions: usize,
+    task: AbortHandle,
+}
+
+/// Which fetcher has which partition.
+struct Assignment {
+    context: Arc<Context>,
+    lanes: BTreeMap<Lane, Running>,
+    places: BTreeMap<Key, (Lane, LeaderEpoch)>,
+    tasks: JoinSet<()>,
+}
+
+/// Fetches until the stop.
+pub(crate) async fn run(context: Arc<Context>, mut stop: Stop) {
+    let fetchers = context.replica_fetchers.clone();
+    let mut assignment =
+        Assignment { context, lanes: BTreeMap::new(), places: BTreeMap::new(), tasks: JoinSet::new() };
+    loop {
+        tokio::select! {
+            biased;
+            () = stop.requested() => return,
+            () = fetchers.wake.notified() => assignment.take_over(fetchers.take()),
+            // Fetchers end only when they are told to; they are taken out of the set as they do.
+            Some(_) = assignment.tasks.join_next() => {}
+        }
+    }
+}
+
+impl Assignment {
+    fn take_over(&mut self, changed: BTreeMap<Key, Arc<Partition>>) {
+        for (key, partition) in changed {
+            let place = self.place_for(&key, &partition);
+            let before = self.places.get(&key).copied();
+            if before == place {
+                continue;
+            }
+            if let Some((lane, _)) = before.filter(|(lane, _)| place.is_none_or(|(now, _)| now != *lane)) {
+                self.leave(lane, key);
+            }
+            let Some((lane, _)) = place else {
+                self.places.remove(&key);
+                continue;
+            };
+            self.enter(lane, before.is_none_or(|(known, _)| known != lane));
+            self.lanes[&lane].inbox.tell(key, Some(partition));
+            self.places.extend(place.map(|place| (key, place)));
+        }
+        self.lanes.values().for_each(|lane| {
+            if !lane.inbox.news.lock().is_empty() {
+                lane.inbox.arrived.notify_one();
+            }
+        });
+    }
+
+    /// The fetcher that is to have a partition, and the leader's epoch; nothing if it follows nobody.
+    fn place_for(&self, (topic, index): &Key, partition: &Partition) -> Option<(Lane, LeaderEpoch)> {
+        let leader = partition.leader().filter(|leader| *leader != self.context.node_id)?;
+        let count = usize::try_from(self.context.config().num_replica_fetchers).unwrap_or(1).max(1);
+        let spread = topic.0.iter().fold(index.unsigned_abs() as usize, |sum, byte| sum + usize::from(*byte));
+        Some(((leader, spread % count), partition.leader_epoch()))
+    }
+
+    fn enter(&mut self, lane: Lane, is_new: bool) {
+        let (context, tasks) = (&self.context, &mut self.tasks);
+        let running = self.lanes.entry(lane).or_insert_with(|| {
+            let inbox = Arc::new(Inbox::default());
+            let fetcher = Fetcher::new(context.clone(), lane.0, lane.1, inbox.clone());
+            Running { inbox, partitions: 0, task: tasks.spawn(fetcher.run()) }
+        });
+        running.partitions += usize::from(is_new);
+    }
+
+    fn leave(&mut self, lane: Lane, key: Key) {
+        let Some(running) = self.lanes.get_mut(&lane) else { return };
+        running.partitions -= 1;
+        running.inbox.tell(key, None);
+        if running.partitions == 0 {
+            running.task.abort();
+            self.lanes.remove(&lane);
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Records on three nodes in one process, on real sockets and simulated disks.
+
+use klamm_model::ErrorCode;
+use klamm_partition::PartitionOffsets;
+use klamm_protocol::messages::create_topics::{CreatableTopic, CreatableTopicConfig, CreateTopicsRequest};
+use klamm_protocol::messages::produce::{
+    PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData,
+};
+use klamm_protocol::{Message, Reader, RecordsField};
+use klamm_records::{BatchBuilder, BatchSettings};
+use klamm_testing::SimulatedDisk;
+
+use super::cluster_tests::{cluster, until};
+use super::tests::ask;
+use super::*;
+
+/// Where clients reach a node.
+fn clients_address(server: &Server) -> SocketAddr {
+    server.listeners.iter().find(|(_, _, is_controller)| !is_controller).unwrap().1
+}
+
+/// Makes a topic of one partition that all three nodes have.
+async fn create(servers: &[Server], name: &str, configs: &[(&str, &str)]) {
+    let configs = configs.iter().map(|(name, value)| CreatableTopicConfig {
+        name: (*name).to_owned(),
+        value: Some((*value).to_owned()),
+    });
+    let topic = CreatableTopic {
+        name: name.to_owned(),
+        num_partitions: 1,
+        replication_factor: 3,
+        configs: configs.collect(),
+        ..Default::default()
+    };
+    let request = CreateTopicsRequest { topics: vec![topic], timeout_ms: 10_000, ..Default::default() };
+    let answer = servers[0].context.controller.ask(request, Duration::from_secs(10)).await;
+    assert_eq!(answer.topics[0].error_code, 0, "{:?}", answer.topics[0].error_message);
+    for server in servers {
+        until(server, "the topic", |image| image.topic_by_name(name).is_some()).await;
+        server.context.await_applied(10_000).await;
+    }
+}
+
+/// The node that leads the topic's partition.
+fn leader_of<'a>(servers: &'a [Server], topic: &str) -> &'a Server {
+    let leads = |server: &&Server| {
+        server.context.partitions.by_name(topic, 0).is_some_and(|partition| partition.is_leader())
+    };
+    servers.iter().find(leads).expect("a leader")
+}
+
+/// Produces one record; returns the error code and its offset.
+async fn produce(server: &Server, topic: &str, acks: i16) -> (ErrorCode, i64) {
+    let mut batch = BatchBuilder::v2(BatchSettings::default());
+    batch.append(1, None, Some(b"value"), &[]);
+    let records = Some(RecordsField::from(batch.build()));
+    let partition = PartitionProduceData { index: 0, records };
+    let topic =
+        TopicProduceData { name: topic.to_owned(), partition_data: vec![partition], ..Default::default() };
+    let request = ProduceRequest { acks, timeout_ms: 10_000, topic_data: vec![topic], ..Default::default() };
+    let body = ask(clients_address(server), 0, 8, &request).await;
+    let answer = ProduceResponse::decode(&mut Reader::new(body), 8).unwrap();
+    let partition = &answer.responses[0].partition_responses[0];
+    (ErrorCode::from_code(partition.error_code).unwrap(), partition.base_offset)
+}
+
+/// Waits until a partition is as wanted on a node.
+async fn until_offsets(server: &Server, topic: &str, wanted: impl Fn(PartitionOffsets) -> bool) {
+    let partition = server.context.partitions.by_name(topic, 0).unwrap();
+    let wake = Arc::new(Notify::new());
+    let reached = async {
+        loop {
+            partition.wake_on_progress(&wake);
+            if wanted(partition.offsets()) {
+                return;
+            }
+            wake.notified().await;
+        }
+    };
+    let in_time = tokio::time::timeout(Duration::from_secs(20), reached).await;
+    assert!(in_time.is_ok(), "node {} stays at {:?}", server.context.node_id, partition.offsets());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn acks_all_waits_for_all_three_and_each_learns_that_it_is_committed() {
+    let disks: Vec<SimulatedDisk> = (1..=3).map(SimulatedDisk::new).collect();
+    let servers = cluster(&disks).await;
+    create(&servers, "three", &[]).await;
+    let leader = leader_of(&servers, "three");
+    for offset in 0..5 {
+        assert_eq!(produce(leader, "three", -1).await, (ErrorCode::None, offset));
+        for server in &servers {
+            let end = server.context.partitions.by_name("three", 0).unwrap().offsets().log_end;
+            assert_eq!(end, offset + 1, "what is acknowledged is on node {}", server.context.node_id);
+        }
+    }
+    for server in &servers {
+        until_offsets(server, "three", |offsets| offsets.high_watermark == 5).await;
+    }
+    let others = servers.iter().filter(|server| server.context.node_id != leader.context.node_id);
+    for follower in others {
+        assert_eq!(produce(follower, "three", -1).await.0, ErrorCode::NotLeaderOrFollower);
+    }
+}
