@@ -128,6 +128,13 @@ fn apply_partition_change(image: &mut Image, record: &PartitionChangeRecord) {
     change_partition(state, record);
 }
 
+/// A partition's state after a change.
+pub(crate) fn changed(state: &PartitionState, record: &PartitionChangeRecord) -> PartitionState {
+    let mut state = state.clone();
+    change_partition(&mut state, record);
+    state
+}
+
 /// A named leader, even the same one, is an election and begins a new epoch; so does "none".
 fn change_partition(state: &mut PartitionState, record: &PartitionChangeRecord) {
     if let Some(replicas) = &record.replicas {

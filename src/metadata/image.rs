@@ -201,6 +201,14 @@ impl Topic {
     }
 }
 
+impl PartitionState {
+    /// The log directory of a replica; zero where it is not known.
+    pub fn directory_of(&self, replica: NodeId) -> Uuid {
+        let place = self.replicas.iter().position(|id| *id == replica);
+        place.and_then(|place| self.directories.get(place).copied()).unwrap_or(Uuid::ZERO)
+    }
+}
+
 impl Broker {
     /// Whether it may lead partitions and be in an ISR: neither fenced nor about to stop (KIP-841).
     pub fn is_active(&self) -> bool {

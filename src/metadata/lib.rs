@@ -12,6 +12,7 @@ mod image;
 mod image_records;
 mod kept;
 mod node;
+mod planted;
 mod quorum;
 mod rules;
 
@@ -22,5 +23,8 @@ pub use image::{
 };
 pub use kept::{Kept, QuotaEntity};
 pub use node::{Decisions, MetadataNode, QuorumSettings, Settings, StartError, Voter};
+pub use planted::Planted;
+#[cfg(debug_assertions)]
+pub use planted::PlantedBug;
 pub use quorum::network::{NoPeers, PeerError, QuorumMessage, QuorumNetwork};
 pub use rules::KafkaRules;

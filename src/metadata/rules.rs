@@ -40,6 +40,16 @@ impl ConfigRules for KafkaRules {
         Ok(())
     }
 
+    fn topic_setting(
+        &self,
+        key: &str,
+        overrides: &BTreeMap<String, String>,
+        cluster: &BTreeMap<String, String>,
+    ) -> Option<String> {
+        let set = overrides.get(key).or_else(|| cluster.get(key)).cloned();
+        set.or_else(|| self.broker.value(key))
+    }
+
     fn topic_list_default(&self, key: &str) -> Option<String> {
         let key = klamm_config::topic_key(key).filter(|key| key.kind == Kind::List)?;
         let inherited = key.synonyms.first().and_then(|synonym| self.broker.value(synonym.name));

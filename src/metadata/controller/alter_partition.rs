@@ -2,77 +2,83 @@
 
 use klamm_model::{ErrorCode, NodeId, TopicId};
 use klamm_protocol::messages::alter_partition as api;
-use klamm_protocol::records::cluster_metadata::{MetadataRecord, PartitionChangeRecord};
+use klamm_protocol::records::cluster_metadata::MetadataRecord;
 
-use crate::apply::apply_to;
+use super::ControllerContext;
+use super::brokers::change_record;
+use super::election::{ElectionRules, PartitionTarget};
+use crate::apply::changed;
 use crate::image::{Image, PartitionState, RecoveryState};
+use crate::planted::planted;
 
-/// Changes the ISR of partitions that the asking broker leads. A reply of 0 carries the new state, and any
-/// other code means that nothing changed.
+/// Changes the ISR of partitions that the asking broker leads. A reply of 0 carries the new state. Any other code
+/// means that nothing changed, but for NEW_LEADER_ELECTED: the change ended a reassignment, and with it the asking
+/// broker's leadership.
 pub fn alter_partition(
     image: &Image,
+    context: &ControllerContext<'_>,
     request: &api::AlterPartitionRequest,
 ) -> (Vec<MetadataRecord>, api::AlterPartitionResponse) {
     let mut response = api::AlterPartitionResponse::default();
     let broker = NodeId(request.broker_id);
-    let code = match image.brokers.get(&broker) {
-        None => ErrorCode::BrokerIdNotRegistered,
-        Some(registered) if registered.epoch != request.broker_epoch => ErrorCode::StaleBrokerEpoch,
-        Some(_) => ErrorCode::None,
-    };
-    if code != ErrorCode::None {
-        response.error_code = code.code();
+    // As in Kafka, a broker that is not registered has no epoch that could be right.
+    let is_current = image.brokers.get(&broker).is_some_and(|known| known.epoch == request.broker_epoch);
+    if !is_current && !planted!(context.planted, AcceptStaleBrokerEpoch) {
+        response.error_code = ErrorCode::StaleBrokerEpoch.code();
         return (Vec::new(), response);
     }
     let mut records = Vec::new();
     for topic in &request.topics {
-        let id = match topic.topic_id {
-            id if id.is_zero() => image.topic_ids.get(topic.topic_name.as_str()).copied().unwrap_or(id),
-            id => id,
-        };
-        let partitions =
-            topic.partitions.iter().map(|partition| match change(image, broker, id, partition) {
-                Ok((record, state)) => {
-                    records.push(record);
-                    accepted(partition.partition_index, &state)
-                }
-                Err(code) => api::PartitionDataResponse {
-                    partition_index: partition.partition_index,
-                    error_code: code.code(),
-                    ..Default::default()
-                },
-            });
-        let partitions = partitions.collect();
+        let mut partitions = Vec::with_capacity(topic.partitions.len());
+        for asked in &topic.partitions {
+            let (record, answer) = decide(image, context, broker, topic.topic_id, asked);
+            records.extend(record);
+            partitions.push(answer);
+        }
         response.topics.push(api::TopicDataResponse {
-            topic_name: topic.topic_name.clone(),
             topic_id: topic.topic_id,
             partitions,
+            ..Default::default()
         });
     }
     (records, response)
 }
 
-fn change(
+/// The change of one partition and the answer to it.
+fn decide(
     image: &Image,
+    context: &ControllerContext<'_>,
     broker: NodeId,
     topic: TopicId,
     asked: &api::PartitionDataRequest,
-) -> Result<(MetadataRecord, PartitionState), ErrorCode> {
-    let found = image.topic(topic).ok_or(ErrorCode::UnknownTopicId)?;
-    let state = found.partition(asked.partition_index).ok_or(ErrorCode::UnknownTopicOrPartition)?;
-    let isr = proposed(asked);
-    check(image, broker, state, asked, &isr)?;
-    let record = MetadataRecord::PartitionChange(PartitionChangeRecord {
-        partition_id: asked.partition_index,
-        topic_id: topic,
-        isr: Some(isr.iter().map(|(id, _)| id.0).collect()),
-        leader_recovery_state: asked.leader_recovery_state,
+) -> (Option<MetadataRecord>, api::PartitionDataResponse) {
+    let refused = |code: ErrorCode| api::PartitionDataResponse {
+        partition_index: asked.partition_index,
+        error_code: code.code(),
         ..Default::default()
-    });
-    let mut planned = image.clone();
-    apply_to(&mut planned, &record);
-    let after = planned.topic(topic).and_then(|topic| topic.partition(asked.partition_index));
-    Ok((record, after.cloned().ok_or(ErrorCode::UnknownTopicOrPartition)?))
+    };
+    let Some(found) = image.topic(topic) else { return (None, refused(ErrorCode::UnknownTopicId)) };
+    let Some(state) = found.partition(asked.partition_index) else {
+        return (None, refused(ErrorCode::UnknownTopicOrPartition));
+    };
+    let isr = proposed(asked);
+    if let Err(code) = check(image, context, broker, state, asked, &isr) {
+        return (None, refused(code));
+    }
+    let mut target =
+        PartitionTarget::new(image, context, state, ElectionRules::of(image, context, &found.name));
+    target.isr = isr.iter().map(|(id, _)| *id).collect();
+    target.recovery = match asked.leader_recovery_state {
+        1 => RecoveryState::Recovering,
+        _ => RecoveryState::Recovered,
+    };
+    let Some(change) = target.plan() else { return (None, accepted(asked.partition_index, state)) };
+    let after = changed(state, &change);
+    let answer = match after.leader == Some(broker) {
+        true => accepted(asked.partition_index, &after),
+        false => refused(ErrorCode::NewLeaderElected),
+    };
+    (Some(change_record(topic, asked.partition_index, change)), answer)
 }
 
 /// The proposed members, with their broker epochs where the version carries them.
@@ -88,6 +94,7 @@ fn proposed(asked: &api::PartitionDataRequest) -> Vec<(NodeId, Option<i64>)> {
 
 fn check(
     image: &Image,
+    context: &ControllerContext<'_>,
     broker: NodeId,
     state: &PartitionState,
     asked: &api::PartitionDataRequest,
@@ -98,14 +105,24 @@ fn check(
     if asked.leader_epoch > state.leader_epoch.0 || asked.partition_epoch > state.partition_epoch {
         return Err(ErrorCode::NotController);
     }
-    if state.leader != Some(broker) || asked.leader_epoch < state.leader_epoch.0 {
+    if asked.leader_epoch < state.leader_epoch.0 {
         return Err(ErrorCode::FencedLeaderEpoch);
+    }
+    if state.leader != Some(broker) {
+        return Err(ErrorCode::InvalidRequest);
     }
     if asked.partition_epoch < state.partition_epoch {
         return Err(ErrorCode::InvalidUpdateVersion);
     }
-    let all_replicas = isr.iter().all(|(id, _)| state.replicas.contains(id));
-    if !all_replicas || !isr.iter().any(|(id, _)| *id == broker) {
+    let mut members: Vec<NodeId> = isr.iter().map(|(id, _)| *id).collect();
+    members.sort();
+    let is_twice = members.windows(2).any(|pair| pair[0] == pair[1]);
+    let all_replicas = members.iter().all(|id| state.replicas.contains(id));
+    if is_twice || !all_replicas || !members.contains(&broker) {
+        return Err(ErrorCode::InvalidRequest);
+    }
+    // A number that stands for no state makes Kafka's controller resign.
+    if !matches!(asked.leader_recovery_state, 0 | 1) {
         return Err(ErrorCode::InvalidRequest);
     }
     let recovering = asked.leader_recovery_state == 1;
@@ -113,10 +130,10 @@ fn check(
         return Err(ErrorCode::InvalidRequest);
     }
     let eligible = |(id, epoch): &(NodeId, Option<i64>)| {
-        image
-            .brokers
-            .get(id)
-            .is_some_and(|member| member.is_active() && epoch.is_none_or(|epoch| epoch == member.epoch))
+        let is_current = |known: i64| {
+            epoch.is_none_or(|epoch| epoch == known) || planted!(context.planted, AcceptStaleBrokerEpoch)
+        };
+        image.brokers.get(id).is_some_and(|member| member.is_active() && is_current(member.epoch))
     };
     if isr.iter().all(eligible) { Ok(()) } else { Err(ErrorCode::IneligibleReplica) }
 }

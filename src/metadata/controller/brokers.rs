@@ -1,7 +1,9 @@
 //! Brokers come, live and go: registration, heartbeats, and what that means for the partitions they hold
 //! (KIP-631, KIP-841).
 
-use klamm_model::{ErrorCode, NodeId, Uuid};
+use std::sync::Arc;
+
+use klamm_model::{ErrorCode, NodeId, TopicId};
 use klamm_protocol::messages::broker_heartbeat::{BrokerHeartbeatRequest, BrokerHeartbeatResponse};
 use klamm_protocol::messages::broker_registration::{BrokerRegistrationRequest, BrokerRegistrationResponse};
 use klamm_protocol::messages::unregister_broker::{UnregisterBrokerRequest, UnregisterBrokerResponse};
@@ -10,15 +12,19 @@ use klamm_protocol::records::cluster_metadata::{
     UnregisterBrokerRecord, register_broker_record,
 };
 
-use super::features::initial_features;
-use crate::apply::{LEADER_UNCHANGED, apply_to};
-use crate::image::{Image, PartitionState};
+use super::ControllerContext;
+use super::election::{Candidates, ElectionRules, PartitionTarget};
+use super::features::{ELIGIBLE_LEADERS_VERSION, initial_features};
+use crate::apply::apply_to;
+use crate::image::{Broker, Image, PartitionState};
 
 /// Registers a broker, fenced. A second run of the process takes the place of the first: whatever that one
 /// led is without a leader until the new one is unfenced. It is refused while the first one `has_session`, unless
-/// the second knows its epoch: then the first has stopped cleanly.
+/// the second knows its epoch: then the first has stopped cleanly. One that does not know it comes back from an
+/// unclean stop, and may have lost what it had acknowledged: it is neither in sync nor eligible (KIP-966).
 pub fn register_broker(
     image: &Image,
+    context: &ControllerContext<'_>,
     request: &BrokerRegistrationRequest,
     has_session: bool,
 ) -> (Vec<MetadataRecord>, BrokerRegistrationResponse) {
@@ -43,9 +49,15 @@ pub fn register_broker(
     }
     let epoch = next_epoch(image, id);
     // The first broker of a new cluster brings its features with it.
-    let mut records = initial_features(image);
-    if present.is_some_and(|present| present.incarnation != request.incarnation_id) {
-        records.extend(leave_partitions(image, id));
+    let mut records = initial_features(image, context);
+    if present.is_none_or(|present| present.incarnation != request.incarnation_id) {
+        let is_clean = present.is_some_and(|present| present.epoch == request.previous_broker_epoch)
+            || image.feature(ELIGIBLE_LEADERS_VERSION) == 0;
+        let candidates = match is_clean {
+            true => Candidates { leaving: Some(id), ..Candidates::default() },
+            false => Candidates { unclean: Some(id), ..Candidates::default() },
+        };
+        records.extend(leave_partitions(image, context, candidates));
     }
     records.push(registration_record(request, epoch));
     (records, BrokerRegistrationResponse { broker_epoch: epoch, ..Default::default() })
@@ -83,9 +95,10 @@ fn registration_record(request: &BrokerRegistrationRequest, epoch: i64) -> Metad
 }
 
 /// A broker says that it lives: it is unfenced when it has caught up and wants to be, and begins a controlled
-/// shutdown when it asks to.
+/// shutdown when it asks to. After one it must register again.
 pub fn heartbeat_broker(
     image: &Image,
+    context: &ControllerContext<'_>,
     request: &BrokerHeartbeatRequest,
 ) -> (Vec<MetadataRecord>, BrokerHeartbeatResponse) {
     let refuse = |code: ErrorCode| {
@@ -97,58 +110,77 @@ pub fn heartbeat_broker(
         return refuse(ErrorCode::StaleBrokerEpoch);
     }
     let is_caught_up = request.current_metadata_offset >= broker.epoch;
+    let leaving = Candidates { leaving: Some(id), ..Candidates::default() };
     let mut records = Vec::new();
     let mut response =
         BrokerHeartbeatResponse { is_caught_up, is_fenced: broker.fenced, ..Default::default() };
-    let change = |fenced: i8, in_controlled_shutdown: i8| {
-        MetadataRecord::BrokerRegistrationChange(BrokerRegistrationChangeRecord {
-            broker_id: id.0,
-            broker_epoch: broker.epoch,
-            fenced,
-            in_controlled_shutdown,
-            ..Default::default()
-        })
-    };
     if request.want_shut_down {
-        records.extend(leave_partitions(image, id));
-        response.should_shut_down = records.is_empty();
-        if !broker.in_controlled_shutdown {
-            records.push(change(0, 1));
-        }
-        if response.should_shut_down && !broker.fenced {
-            records.push(change(1, 0));
+        let handed_over = leave_partitions(image, context, leaving);
+        response.should_shut_down = broker.fenced || request.want_fence || handed_over.is_empty();
+        if response.should_shut_down {
+            records.extend(handed_over);
+            if !broker.fenced {
+                records.push(registration_change(broker, Fencing::Fenced, false));
+            }
             response.is_fenced = true;
+        } else {
+            if !broker.in_controlled_shutdown {
+                records.push(registration_change(broker, Fencing::Unchanged, true));
+            }
+            records.extend(handed_over);
         }
     } else if request.want_fence && !broker.fenced {
-        records.extend(leave_partitions(image, id));
-        records.push(change(1, 0));
+        records.extend(leave_partitions(image, context, leaving));
+        records.push(registration_change(broker, Fencing::Fenced, false));
         response.is_fenced = true;
-    } else if !request.want_fence && broker.fenced && is_caught_up {
-        let record = change(-1, 0);
-        let mut planned = image.clone();
-        apply_to(&mut planned, &record);
-        records.push(record);
-        records.extend(return_to_partitions(&planned, id));
+    } else if !request.want_fence && broker.fenced && is_caught_up && !broker.in_controlled_shutdown {
+        records.push(registration_change(broker, Fencing::Unfenced, false));
+        records.extend(return_to_partitions(image, context, id));
         response.is_fenced = false;
     }
     (records, response)
 }
 
-/// Fences brokers that are not known to be alive: each leaves what it leads, and every ISR that has another
-/// member.
-pub fn fence_brokers(image: &Image, expired: &[NodeId]) -> Vec<MetadataRecord> {
+/// What a record changes about a broker's fence.
+enum Fencing {
+    Fenced,
+    Unfenced,
+    Unchanged,
+}
+
+fn registration_change(broker: &Broker, fencing: Fencing, in_controlled_shutdown: bool) -> MetadataRecord {
+    let fenced = match fencing {
+        Fencing::Fenced => 1,
+        Fencing::Unfenced => -1,
+        Fencing::Unchanged => 0,
+    };
+    MetadataRecord::BrokerRegistrationChange(BrokerRegistrationChangeRecord {
+        broker_id: broker.id.0,
+        broker_epoch: broker.epoch,
+        fenced,
+        in_controlled_shutdown: i8::from(in_controlled_shutdown),
+        ..Default::default()
+    })
+}
+
+/// Fences brokers that are not known to be alive: each leaves what it leads, and every ISR. One that has registered
+/// again since, so that its epoch is another, is let be.
+pub fn fence_brokers(
+    image: &Image,
+    context: &ControllerContext<'_>,
+    expired: &[(NodeId, i64)],
+) -> Vec<MetadataRecord> {
     let mut planned = image.clone();
     let mut records = Vec::new();
-    for id in expired {
-        let Some(broker) = planned.brokers.get(id).filter(|broker| !broker.fenced).cloned() else { continue };
-        let mut fencing = leave_partitions(&planned, *id);
-        fencing.push(MetadataRecord::BrokerRegistrationChange(BrokerRegistrationChangeRecord {
-            broker_id: id.0,
-            broker_epoch: broker.epoch,
-            fenced: 1,
-            ..Default::default()
-        }));
-        fencing.iter().for_each(|record| apply_to(&mut planned, record));
+    for (id, epoch) in expired {
+        let is_meant = |broker: &&Arc<Broker>| !broker.fenced && broker.epoch == *epoch;
+        let Some(broker) = planned.brokers.get(id).filter(is_meant).cloned() else { continue };
+        let leaving = Candidates { leaving: Some(*id), ..Candidates::default() };
+        let mut fencing = leave_partitions(&planned, context, leaving);
+        fencing.push(registration_change(&broker, Fencing::Fenced, false));
+        if expired.len() > 1 {
+            fencing.iter().for_each(|record| apply_to(&mut planned, record));
+        }
         records.extend(fencing);
     }
     records
@@ -157,6 +189,7 @@ pub fn fence_brokers(image: &Image, expired: &[NodeId]) -> Vec<MetadataRecord> {
 /// Takes a broker out of the cluster; 102 for one that is not in it.
 pub fn unregister_broker(
     image: &Image,
+    context: &ControllerContext<'_>,
     request: &UnregisterBrokerRequest,
 ) -> (Vec<MetadataRecord>, UnregisterBrokerResponse) {
     let id = NodeId(request.broker_id);
@@ -168,7 +201,8 @@ pub fn unregister_broker(
         };
         return (Vec::new(), response);
     };
-    let mut records = leave_partitions(image, id);
+    let leaving = Candidates { leaving: Some(id), ..Candidates::default() };
+    let mut records = leave_partitions(image, context, leaving);
     records.push(MetadataRecord::UnregisterBroker(UnregisterBrokerRecord {
         broker_id: id.0,
         broker_epoch: broker.epoch,
@@ -176,60 +210,57 @@ pub fn unregister_broker(
     (records, UnregisterBrokerResponse { error_message: None, ..Default::default() })
 }
 
-/// A broker is about to be gone: others of the ISR take over what it leads, and it leaves every ISR that has
-/// another member. The last member stays in the ISR, since only it has everything, and leads no more.
-fn leave_partitions(image: &Image, id: NodeId) -> Vec<MetadataRecord> {
+/// A broker is about to be gone, or was: others take over what it leads, and it leaves every ISR. Where eligible
+/// leaders are not in use, the last member stays in the ISR, since only it has everything, and leads no more.
+fn leave_partitions(
+    image: &Image,
+    context: &ControllerContext<'_>,
+    candidates: Candidates,
+) -> Vec<MetadataRecord> {
+    let goes = |id: &NodeId| candidates.leaving == Some(*id) || candidates.unclean == Some(*id);
+    let concerns = |state: &PartitionState| {
+        let was_eligible = candidates.unclean.is_some_and(|id| state.eligible_leaders.contains(&id));
+        state.isr.iter().any(goes) || was_eligible
+    };
+    elect_where(image, context, concerns, |target| {
+        target.candidates = candidates;
+        target.isr.retain(|id| !goes(id));
+    })
+}
+
+/// A broker is back: it leads what has no leader, where it may.
+fn return_to_partitions(image: &Image, context: &ControllerContext<'_>, id: NodeId) -> Vec<MetadataRecord> {
+    elect_where(
+        image,
+        context,
+        |state| state.leader.is_none(),
+        |target| {
+            target.candidates.arriving = Some(id);
+        },
+    )
+}
+
+/// Plans each partition that is concerned towards what `aim` wants of it.
+pub(super) fn elect_where(
+    image: &Image,
+    context: &ControllerContext<'_>,
+    concerns: impl Fn(&PartitionState) -> bool,
+    aim: impl Fn(&mut PartitionTarget<'_>),
+) -> Vec<MetadataRecord> {
     let mut records = Vec::new();
-    for (topic, index, state) in partitions(image) {
-        if !state.isr.contains(&id) {
-            continue;
+    for topic in image.topics.values() {
+        let mut rules = None;
+        for (index, state) in (0..).zip(&topic.partitions).filter(|(_, state)| concerns(state)) {
+            let rules = *rules.get_or_insert_with(|| ElectionRules::of(image, context, &topic.name));
+            let mut target = PartitionTarget::new(image, context, state, rules);
+            aim(&mut target);
+            records.extend(target.plan().map(|change| change_record(topic.id, index, change)));
         }
-        let others: Vec<i32> = state.isr.iter().filter(|other| **other != id).map(|other| other.0).collect();
-        let alive = |other: &&NodeId| {
-            **other != id
-                && state.isr.contains(other)
-                && image.brokers.get(*other).is_some_and(|broker| broker.is_active())
-        };
-        let next = state.replicas.iter().find(alive).map_or(-1, |next| next.0);
-        let leads = state.leader == Some(id);
-        if others.is_empty() && !leads {
-            continue;
-        }
-        records.push(change_record(
-            topic,
-            index,
-            PartitionChangeRecord {
-                isr: (!others.is_empty()).then_some(others),
-                leader: if leads { next } else { LEADER_UNCHANGED },
-                ..Default::default()
-            },
-        ));
     }
     records
 }
 
-/// A broker is back: it leads what has no leader and has it in the ISR, and what it led before under a new
-/// epoch.
-fn return_to_partitions(image: &Image, id: NodeId) -> Vec<MetadataRecord> {
-    let leads = |state: &PartitionState| {
-        state.isr.contains(&id) && (state.leader.is_none() || state.leader == Some(id))
-    };
-    partitions(image)
-        .filter(|(_, _, state)| leads(state))
-        .map(|(topic, index, _)| {
-            change_record(topic, index, PartitionChangeRecord { leader: id.0, ..Default::default() })
-        })
-        .collect()
-}
-
-fn partitions(image: &Image) -> impl Iterator<Item = (Uuid, i32, &PartitionState)> {
-    image
-        .topics
-        .values()
-        .flat_map(|topic| (0..).zip(&topic.partitions).map(|(index, state)| (topic.id, index, state)))
-}
-
-fn change_record(topic: Uuid, index: i32, change: PartitionChangeRecord) -> MetadataRecord {
+pub(super) fn change_record(topic: TopicId, index: i32, change: PartitionChangeRecord) -> MetadataRecord {
     let identified = PartitionChangeRecord { topic_id: topic, partition_id: index, ..change };
     MetadataRecord::PartitionChange(identified)
 }

@@ -6,10 +6,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use klamm_model::{ErrorCode, NodeId, topic_name};
 use klamm_protocol::messages::{alter_configs as legacy, incremental_alter_configs as incremental};
-use klamm_protocol::records::cluster_metadata::{ConfigRecord, MetadataRecord};
+use klamm_protocol::records::cluster_metadata::{ConfigRecord, MetadataRecord, PartitionChangeRecord};
 
+use super::brokers::{change_record, elect_where};
+use super::election::{MIN_IN_SYNC_REPLICAS, UNCLEAN_ELECTION};
+use super::features::ELIGIBLE_LEADERS_VERSION;
 use super::{ControllerContext, Refusal};
-use crate::image::{ConfigResource, Image};
+use crate::apply::apply_to;
+use crate::image::{ConfigResource, Image, PartitionState, Topic};
 
 type Configs = BTreeMap<String, String>;
 
@@ -37,6 +41,7 @@ pub fn incremental_alter_configs(
             }
             check_count(&before, &after)?;
             check_configs(context, &resource, &after, &names)?;
+            check_in_sync_replicas_min(image, &resource, &before, &after)?;
             Ok(differences(&resource, &before, &after))
         });
         let (code, message) = settle(outcome, request.validate_only, &mut records);
@@ -47,6 +52,8 @@ pub fn incremental_alter_configs(
             resource_name: asked.resource_name.clone(),
         });
     }
+    let following = consequences(image, context, &records);
+    records.extend(following);
     (records, response)
 }
 
@@ -74,6 +81,7 @@ pub fn alter_configs(
             let before = image.config_of(&resource);
             check_count(&before, &after)?;
             check_configs(context, &resource, &after, &names)?;
+            check_in_sync_replicas_min(image, &resource, &before, &after)?;
             Ok(differences(&resource, &before, &after))
         });
         let (code, message) = settle(outcome, request.validate_only, &mut records);
@@ -84,6 +92,8 @@ pub fn alter_configs(
             resource_name: asked.resource_name.clone(),
         });
     }
+    let following = consequences(image, context, &records);
+    records.extend(following);
     (records, response)
 }
 
@@ -261,6 +271,78 @@ fn check_configs(
             .validate_topic(configs)
             .map_err(|message| Refusal::new(ErrorCode::InvalidConfig, message)),
     }
+}
+
+/// While eligible leaders are in use, all brokers must have the same `min.insync.replicas` for topics that do not say,
+/// as in Kafka: who is eligible depends on it.
+fn check_in_sync_replicas_min(
+    image: &Image,
+    resource: &ConfigResource,
+    before: &Configs,
+    after: &Configs,
+) -> Result<(), Refusal> {
+    let (was, is) = (before.get(MIN_IN_SYNC_REPLICAS), after.get(MIN_IN_SYNC_REPLICAS));
+    if image.feature(ELIGIBLE_LEADERS_VERSION) == 0 || was == is {
+        return Ok(());
+    }
+    let why = "while eligible.leader.replicas.version is above 0";
+    let message = match resource {
+        ConfigResource::Broker(Some(_)) => {
+            format!("'{MIN_IN_SYNC_REPLICAS}' is set for all brokers at once, not for one, {why}")
+        }
+        ConfigResource::Broker(None) if is.is_none() => {
+            format!("'{MIN_IN_SYNC_REPLICAS}' of all brokers can be changed but not taken away {why}")
+        }
+        _ => return Ok(()),
+    };
+    Err(Refusal::new(ErrorCode::InvalidConfig, message))
+}
+
+/// What changed settings lead to: replicas are no longer known to be eligible when the number changes that they were
+/// judged by, and partitions without a leader get one where that may now be unclean. Kafka looks for the latter only
+/// every five minutes.
+fn consequences(
+    image: &Image,
+    context: &ControllerContext<'_>,
+    records: &[MetadataRecord],
+) -> Vec<MetadataRecord> {
+    let mut planned = image.clone();
+    records.iter().for_each(|record| apply_to(&mut planned, record));
+    let changes = |record: &MetadataRecord, key: &str, topic: Option<&str>| match record {
+        MetadataRecord::Config(config) if config.name == key => match config.resource_type {
+            2 => topic.is_none_or(|topic| config.resource_name == topic),
+            _ => config.resource_name.is_empty(),
+        },
+        _ => false,
+    };
+    let may_change = |key| records.iter().any(|record| changes(record, key, None));
+    let mut following = Vec::new();
+    if may_change(MIN_IN_SYNC_REPLICAS) {
+        let concerns = |topic: &Topic| {
+            records.iter().any(|record| changes(record, MIN_IN_SYNC_REPLICAS, Some(&topic.name)))
+        };
+        following.extend(clear_eligible(&planned, concerns));
+        following.iter().for_each(|record| apply_to(&mut planned, record));
+    }
+    if may_change(UNCLEAN_ELECTION) {
+        following.extend(elect_where(&planned, context, |state| state.leader.is_none(), |_| {}));
+    }
+    following
+}
+
+/// Forgets who is eligible in partitions that have a leader, which may acknowledge now what they lack. Where nobody
+/// leads, nothing was acknowledged since. Kafka clears both, and leaves the latter without anyone to elect.
+fn clear_eligible(image: &Image, concerns: impl Fn(&Topic) -> bool) -> Vec<MetadataRecord> {
+    let mut records = Vec::new();
+    for topic in image.topics.values().filter(|topic| concerns(topic)) {
+        let has_any = |state: &PartitionState| state.leader.is_some() && !state.eligible_leaders.is_empty();
+        for (index, _) in (0..).zip(&topic.partitions).filter(|(_, state)| has_any(state)) {
+            let change =
+                PartitionChangeRecord { eligible_leader_replicas: Some(Vec::new()), ..Default::default() };
+            records.push(change_record(topic.id, index, change));
+        }
+    }
+    records
 }
 
 fn differences(resource: &ConfigResource, before: &Configs, after: &Configs) -> Vec<MetadataRecord> {

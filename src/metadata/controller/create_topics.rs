@@ -9,6 +9,7 @@ use klamm_protocol::messages::create_topics::{
 };
 use klamm_protocol::records::cluster_metadata::{ConfigRecord, MetadataRecord, PartitionRecord, TopicRecord};
 
+use super::election::default_directory;
 use super::placement::{PlacementError, Placer};
 use super::{ControllerContext, Refusal, TopicDefaults};
 use crate::image::{ConfigResource, Image};
@@ -298,11 +299,6 @@ pub(super) fn new_partition(
         let message = format!("None of the brokers chosen for partition {index} is alive");
         return Err(Refusal::new(ErrorCode::InvalidReplicaAssignment, message));
     };
-    // A broker with one directory has no choice; with several, it says later where it put the replica.
-    let directory = |id: &NodeId| match image.brokers.get(id).map(|broker| &broker.directories[..]) {
-        Some([only]) => *only,
-        _ => Uuid::ZERO,
-    };
     Ok(MetadataRecord::Partition(PartitionRecord {
         partition_id: index,
         topic_id: topic,
@@ -311,7 +307,7 @@ pub(super) fn new_partition(
         leader,
         leader_epoch: LeaderEpoch(0).0,
         partition_epoch: 0,
-        directories: replicas.iter().map(directory).collect(),
+        directories: replicas.iter().map(|id| default_directory(image, *id)).collect(),
         ..Default::default()
     }))
 }

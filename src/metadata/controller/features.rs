@@ -1,13 +1,17 @@
 //! Feature levels: what the cluster as a whole agreed to use (KIP-584). ApiVersions tells clients.
 
-use klamm_protocol::records::cluster_metadata::{FeatureLevelRecord, MetadataRecord};
+use std::collections::BTreeMap;
 
-use crate::image::Image;
+use klamm_protocol::records::cluster_metadata::{ConfigRecord, FeatureLevelRecord, MetadataRecord};
+
+use super::ControllerContext;
+use super::election::MIN_IN_SYNC_REPLICAS;
+use crate::image::{ConfigResource, Image};
 
 /// Name, lowest and highest level that this Klamm supports. A feature that is not built stands not here, so
-/// that clients take it for level 0: `group.version`, `share.version`, `streams.version`
-/// and `eligible.leader.replicas.version`.
-pub(crate) const SUPPORTED: &[(&str, i16, i16)] = &[(METADATA_VERSION, 7, 33), (TRANSACTION_VERSION, 0, 2)];
+/// that clients take it for level 0: `group.version`, `share.version` and `streams.version`.
+pub(crate) const SUPPORTED: &[(&str, i16, i16)] =
+    &[(METADATA_VERSION, 7, 33), (TRANSACTION_VERSION, 0, 2), (ELIGIBLE_LEADERS_VERSION, 0, 1)];
 
 /// The feature that says which metadata records are in use. 33 is that of Kafka 4.4.
 const METADATA_VERSION: &str = "metadata.version";
@@ -16,13 +20,47 @@ const METADATA_VERSION: &str = "metadata.version";
 /// and brokers add partitions to transactions (KIP-890).
 const TRANSACTION_VERSION: &str = "transaction.version";
 
-/// What a new cluster finalizes: the highest level of everything. Nothing where a level is set already.
-pub fn initial_features(image: &Image) -> Vec<MetadataRecord> {
-    let missing = SUPPORTED.iter().filter(|(name, _, highest)| *highest > 0 && image.feature(name) == 0);
-    missing
-        .map(|(name, _, highest)| {
-            let name = (*name).to_owned();
-            MetadataRecord::FeatureLevel(FeatureLevelRecord { name, feature_level: *highest })
+/// The feature that lets replicas outside of the ISR be elected that are known to have all that was acknowledged
+/// (KIP-966).
+pub(super) const ELIGIBLE_LEADERS_VERSION: &str = "eligible.leader.replicas.version";
+
+/// What a new cluster finalizes: the highest level of everything. Nothing where levels are set already: somebody
+/// may have lowered one.
+pub(super) fn initial_features(image: &Image, context: &ControllerContext<'_>) -> Vec<MetadataRecord> {
+    if image.feature(METADATA_VERSION) > 0 {
+        return Vec::new();
+    }
+    let level = |(name, _, highest): &(&str, i16, i16)| {
+        MetadataRecord::from(FeatureLevelRecord { name: (*name).to_owned(), feature_level: *highest })
+    };
+    let mut records: Vec<MetadataRecord> = SUPPORTED.iter().map(level).collect();
+    records.extend(fix_in_sync_replicas_min(image, context));
+    records
+}
+
+/// Gives all brokers the same `min.insync.replicas` for topics that do not say, as Kafka does when eligible leaders
+/// come into use: who is eligible depends on it, and the controller must know it.
+pub(super) fn fix_in_sync_replicas_min(
+    image: &Image,
+    context: &ControllerContext<'_>,
+) -> Vec<MetadataRecord> {
+    let config = |resource: &ConfigResource, value: Option<&str>| {
+        MetadataRecord::from(ConfigRecord {
+            resource_type: resource.type_code(),
+            resource_name: resource.name(),
+            name: MIN_IN_SYNC_REPLICAS.to_owned(),
+            value: value.map(str::to_owned),
         })
-        .collect()
+    };
+    let is_set = |resource: &ConfigResource| image.config_of(resource).contains_key(MIN_IN_SYNC_REPLICAS);
+    let all = ConfigResource::Broker(None);
+    let mut records = Vec::new();
+    if !is_set(&all) {
+        let nothing = BTreeMap::new();
+        let value = context.rules.topic_setting(MIN_IN_SYNC_REPLICAS, &nothing, &nothing);
+        records.push(config(&all, Some(value.as_deref().unwrap_or("1"))));
+    }
+    let single = image.configs.keys().filter(|resource| matches!(resource, ConfigResource::Broker(Some(_))));
+    records.extend(single.filter(|resource| is_set(resource)).map(|resource| config(resource, None)));
+    records
 }

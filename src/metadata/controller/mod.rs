@@ -9,14 +9,19 @@ mod configs;
 mod create_partitions;
 mod create_topics;
 mod delete_topics;
+mod elect_leaders;
+mod election;
 pub(crate) mod features;
 mod placement;
 mod producer_ids;
+mod reassignment;
 
 use std::collections::BTreeMap;
 
 use klamm_io::Random;
 use klamm_model::{ErrorCode, NodeId, TimestampMs};
+
+use crate::planted::Planted;
 
 pub use alter_partition::alter_partition;
 pub use brokers::{fence_brokers, heartbeat_broker, register_broker, unregister_broker};
@@ -24,7 +29,7 @@ pub use configs::{alter_configs, incremental_alter_configs};
 pub use create_partitions::create_partitions;
 pub use create_topics::{InternalTopic, create_topics, request_for_auto_creation};
 pub use delete_topics::delete_topics;
-pub use features::initial_features;
+pub use elect_leaders::{REBALANCED_MAX, elect_leaders, rebalance_leaders, refuse_elections};
 pub use producer_ids::{PRODUCER_ID_BLOCK_LEN, allocate_producer_ids};
 
 /// What a decision depends on beside the request and the image.
@@ -38,6 +43,8 @@ pub struct ControllerContext<'a> {
     pub defaults: &'a TopicDefaults,
     /// Which settings exist and which values they take.
     pub rules: &'a dyn ConfigRules,
+    /// A mistake that a test makes.
+    pub planted: Planted,
 }
 
 /// What the broker's own configuration says about new topics.
@@ -96,6 +103,15 @@ pub trait ConfigRules: Send + Sync + 'static {
         configs: &BTreeMap<String, String>,
         changed: &[&str],
     ) -> Result<(), BrokerConfigError>;
+
+    /// The value in force of a key that topics and brokers call the same, for a topic that has these overrides,
+    /// given what was set dynamically for all brokers. `None` where there is none.
+    fn topic_setting(
+        &self,
+        key: &str,
+        overrides: &BTreeMap<String, String>,
+        cluster: &BTreeMap<String, String>,
+    ) -> Option<String>;
 
     /// For a topic's key that holds a list: what it holds where nothing is set. `None` for a key that holds no
     /// list, to which nothing can be appended.

@@ -19,6 +19,7 @@ use klamm_protocol::messages::create_topics::{
 use klamm_protocol::messages::delete_topics::{
     DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse,
 };
+use klamm_protocol::messages::elect_leaders::{ElectLeadersRequest, ElectLeadersResponse};
 use klamm_protocol::messages::incremental_alter_configs::{
     self, IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse,
 };
@@ -166,8 +167,9 @@ impl Decisions<'_> {
     /// BrokerRegistration.
     pub async fn register_broker(&self, request: BrokerRegistrationRequest) -> BrokerRegistrationResponse {
         let has_session = self.node.sessions.has_session(NodeId(request.broker_id));
-        let decided =
-            self.submit(move |image, _| controller::register_broker(image, &request, has_session)).await;
+        let decided = self
+            .submit(move |image, context| controller::register_broker(image, context, &request, has_session))
+            .await;
         decided.unwrap_or_else(|error| BrokerRegistrationResponse {
             error_code: error.code(),
             ..Default::default()
@@ -177,7 +179,8 @@ impl Decisions<'_> {
     /// BrokerHeartbeat.
     pub async fn heartbeat_broker(&self, request: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse {
         let broker = NodeId(request.broker_id);
-        let decided = self.submit(move |image, _| controller::heartbeat_broker(image, &request)).await;
+        let decided =
+            self.submit(move |image, context| controller::heartbeat_broker(image, context, &request)).await;
         // One with the epoch of an earlier registration says nothing of the broker that is registered now.
         if decided.as_ref().is_ok_and(|response| response.error_code == ErrorCode::None.code()) {
             self.node.sessions.heard(broker);
@@ -190,7 +193,8 @@ impl Decisions<'_> {
 
     /// UnregisterBroker.
     pub async fn unregister_broker(&self, request: UnregisterBrokerRequest) -> UnregisterBrokerResponse {
-        let decided = self.submit(move |image, _| controller::unregister_broker(image, &request)).await;
+        let decided =
+            self.submit(move |image, context| controller::unregister_broker(image, context, &request)).await;
         decided.unwrap_or_else(|error| UnregisterBrokerResponse {
             error_code: error.code(),
             error_message: Some(error.to_string()),
@@ -200,9 +204,21 @@ impl Decisions<'_> {
 
     /// AlterPartition: a leader proposes a new ISR.
     pub async fn alter_partition(&self, request: AlterPartitionRequest) -> AlterPartitionResponse {
-        let decided = self.submit(move |image, _| controller::alter_partition(image, &request)).await;
+        let decided =
+            self.submit(move |image, context| controller::alter_partition(image, context, &request)).await;
         decided
             .unwrap_or_else(|error| AlterPartitionResponse { error_code: error.code(), ..Default::default() })
+    }
+
+    /// ElectLeaders.
+    pub async fn elect_leaders(&self, request: ElectLeadersRequest) -> ElectLeadersResponse {
+        let request = Arc::new(request);
+        let asked = Arc::clone(&request);
+        let decided =
+            self.submit(move |image, context| controller::elect_leaders(image, context, &asked)).await;
+        decided.unwrap_or_else(|error| {
+            controller::refuse_elections(&request, error.error_code(), &error.to_string())
+        })
     }
 
     /// Gives a broker its next block of producer ids. Blocks are never given twice, also not after a crash.

@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::SubmitError;
 use super::sessions::Sessions;
+use super::start::QuorumSettings;
 use crate::apply::apply_to;
 use crate::controller::{ConfigRules, ControllerContext, TopicDefaults, fence_brokers};
 use crate::image::Image;
@@ -76,7 +77,7 @@ pub(super) struct Surroundings {
     pub(super) random: Arc<dyn Random>,
     pub(super) defaults: TopicDefaults,
     pub(super) rules: Arc<dyn ConfigRules>,
-    pub(super) snapshot_bytes: u64,
+    pub(super) quorum: QuorumSettings,
 }
 
 /// Decides requests until the last sender is gone.
@@ -102,7 +103,7 @@ pub(super) async fn run(
         }
         decide_all(&raft, &images, &surroundings, std::mem::take(&mut waiting)).await;
         bytes_since_snapshot += log.take_bytes_appended();
-        if bytes_since_snapshot > surroundings.snapshot_bytes {
+        if bytes_since_snapshot > surroundings.quorum.snapshot_bytes {
             bytes_since_snapshot = 0;
             if let Err(error) = raft.trigger().snapshot().await {
                 tracing::warn!("a snapshot of the metadata could not be begun: {error}");
@@ -122,8 +123,11 @@ fn fencing(
     if expired.is_empty() {
         return None;
     }
-    tracing::warn!("nothing was heard of brokers {expired:?} for broker.session.timeout.ms: they are fenced");
-    let decide = move |image: &Image, _: &ControllerContext<'_>| (fence_brokers(image, &expired), ());
+    let silent: Vec<String> = expired.iter().map(|(broker, _)| broker.to_string()).collect();
+    let silent = silent.join(", ");
+    tracing::warn!("nothing was heard of broker(s) {silent} for broker.session.timeout.ms: fenced");
+    let decide =
+        move |image: &Image, context: &ControllerContext<'_>| (fence_brokers(image, context, &expired), ());
     Some(Box::new(Decision::new(decide, oneshot::channel().0)))
 }
 
@@ -188,6 +192,7 @@ fn decide_upon(image: &Image, surroundings: &Surroundings, jobs: &mut [Box<dyn J
         random: &*surroundings.random,
         defaults: &surroundings.defaults,
         rules: &*surroundings.rules,
+        planted: surroundings.quorum.planted,
     };
     let mut planned = image.clone();
     let mut plan = Plan { records: Vec::new(), outcomes: Vec::new() };
@@ -254,7 +259,7 @@ mod tests {
             random: Arc::new(SeededRandom::new(1)),
             defaults: TopicDefaults::default(),
             rules: Arc::new(KafkaRules::new(Arc::new(BrokerConfig::defaults()))),
-            snapshot_bytes: 0,
+            quorum: QuorumSettings::default(),
         }
     }
 

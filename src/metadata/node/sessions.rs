@@ -9,7 +9,7 @@ use klamm_io::Clock;
 use klamm_model::NodeId;
 use parking_lot::Mutex;
 
-use crate::image::Image;
+use crate::image::{Broker, Image};
 
 /// The sessions of the brokers.
 pub(super) struct Sessions {
@@ -55,9 +55,9 @@ impl Sessions {
         heartbeat.is_some_and(|heartbeat| now.saturating_sub(heartbeat) <= self.timeout)
     }
 
-    /// The brokers of which nothing was heard for the length of a session, and that are not fenced yet. Empty
-    /// unless this node is the controller.
-    pub(super) fn expired(&self, image: &Image, is_controller: bool) -> Vec<NodeId> {
+    /// The brokers of which nothing was heard for the length of a session, and that are not fenced yet, with their
+    /// epochs. Empty unless this node is the controller.
+    pub(super) fn expired(&self, image: &Image, is_controller: bool) -> Vec<(NodeId, i64)> {
         let now = self.clock.monotonic();
         let mut state = self.state.lock();
         if !is_controller {
@@ -68,19 +68,19 @@ impl Sessions {
         let stood_still = |looked: Duration| now.saturating_sub(looked) > self.timeout / 2;
         let begins_anew = state.looked.is_none_or(stood_still);
         state.looked = Some(now);
-        let unfenced = || image.brokers.values().filter(|broker| !broker.fenced).map(|broker| broker.id);
+        let unfenced = || image.brokers.values().filter(|broker| !broker.fenced);
         if begins_anew {
-            state.heard = unfenced().map(|broker| (broker, now)).collect();
+            state.heard = unfenced().map(|broker| (broker.id, now)).collect();
             return Vec::new();
         }
         state.heard.retain(|broker, _| image.brokers.contains_key(broker));
-        let is_expired = |broker: &NodeId| match state.heard.get(broker) {
+        let is_expired = |broker: &&Arc<Broker>| match state.heard.get(&broker.id) {
             Some(heard) => now.saturating_sub(*heard) > self.timeout,
             None => false,
         };
-        let expired = unfenced().filter(is_expired).collect();
+        let expired = unfenced().filter(is_expired).map(|broker| (broker.id, broker.epoch)).collect();
         for broker in unfenced() {
-            state.heard.entry(broker).or_insert(now);
+            state.heard.entry(broker.id).or_insert(now);
         }
         expired
     }
@@ -113,7 +113,7 @@ mod tests {
             sessions.heard(NodeId(1));
         }
         clock.advance(Duration::from_millis(450));
-        assert_eq!(sessions.expired(&image, true), [NodeId(2)]);
+        assert_eq!(sessions.expired(&image, true), [(NodeId(2), 0)]);
     }
 
     /// After SIGSTOP and SIGCONT a controller fenced every broker, itself included.

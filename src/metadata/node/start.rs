@@ -21,6 +21,7 @@ use super::sessions::Sessions;
 use super::{MetadataNode, PeerCall};
 use crate::controller::{ConfigRules, TopicDefaults};
 use crate::image::Image;
+use crate::planted::Planted;
 use crate::quorum::disk_thread::DiskThread;
 use crate::quorum::log::{LOG_FILE, LogStore, VOTE_FILE, form_alone};
 use crate::quorum::network::{self, Network, QuorumNetwork};
@@ -91,6 +92,8 @@ pub struct QuorumSettings {
     pub snapshot_bytes: u64,
     /// How many entries stay in the log behind a snapshot, for voters that are a little late.
     pub entries_kept: u64,
+    /// A mistake that a test makes the controller make.
+    pub planted: Planted,
 }
 
 impl Default for QuorumSettings {
@@ -103,6 +106,7 @@ impl Default for QuorumSettings {
             snapshot_entries: 10_000,
             snapshot_bytes: 20 << 20,
             entries_kept: 1000,
+            planted: Planted::default(),
         }
     }
 }
@@ -237,7 +241,7 @@ impl Running {
             random: settings.random,
             defaults: settings.defaults,
             rules: settings.rules,
-            snapshot_bytes: settings.quorum.snapshot_bytes,
+            quorum: settings.quorum,
         };
         Runtime::spawn(controller_task::run(
             raft.clone(),

@@ -22,6 +22,7 @@ mod describe_log_dirs;
 mod describe_producers;
 mod describe_topic_partitions;
 mod describe_transactions;
+mod elect_leaders;
 mod end_txn;
 mod fetch;
 mod find_coordinator;
@@ -180,6 +181,7 @@ pub(crate) static TABLE: &[Entry] = &[
     row!(Serial DescribeLogDirs, 0..=5, describe_log_dirs, DescribeLogDirsRequest),
     row!(Serial CreatePartitions, 0..=3, create_partitions, CreatePartitionsRequest),
     row!(Serial DeleteGroups, 0..=3, delete_groups, DeleteGroupsRequest),
+    row!(Serial ElectLeaders, 0..=2, elect_leaders, ElectLeadersRequest),
     row!(Serial IncrementalAlterConfigs, 0..=1, incremental_alter_configs, IncrementalAlterConfigsRequest),
     row!(Serial OffsetDelete, 0..=0, offset_delete, OffsetDeleteRequest),
     row!(Serial AlterPartition, 2..=3, alter_partition, AlterPartitionRequest),
