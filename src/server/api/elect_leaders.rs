@@ -17,9 +17,15 @@ pub(crate) async fn handle(
     request: ElectLeadersRequest,
 ) -> ElectLeadersResponse {
     let timeout_ms = request.timeout_ms;
-    if timeout_ms <= 0 {
+    let mut response = if timeout_ms > 0 {
+        context.decide(call, request, Duration::from_millis(timeout_ms as u64)).await
+    } else {
         // As in Kafka, nothing is done where no time is given.
-        return refuse_elections(&request, ErrorCode::RequestTimedOut, "The request leaves no time");
+        refuse_elections(&request, ErrorCode::RequestTimedOut, "The request leaves no time")
+    };
+    if call.version == 0 {
+        // Its answer has codes of partitions only.
+        response.error_code = ErrorCode::None.code();
     }
-    context.decide(call, request, Duration::from_millis(timeout_ms as u64)).await
+    response
 }
