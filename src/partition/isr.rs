@@ -17,10 +17,11 @@ pub struct IsrChange {
     pub leader_epoch: LeaderEpoch,
     /// The version of the state that it changes.
     pub partition_epoch: i32,
-    /// The new in-sync replicas.
-    pub isr: Vec<NodeId>,
-    /// The registration of each of them, as it fetched (KIP-903); -1 where it is not known.
-    pub broker_epochs: Vec<i64>,
+    /// The in-sync replicas that it changes.
+    pub before: Vec<NodeId>,
+    /// The new in-sync replicas, each with the epoch of its broker's registration as it fetched (KIP-903); -1 of those
+    /// that have not, and of the leader itself.
+    pub isr: Vec<(NodeId, i64)>,
 }
 
 /// What the controller answered to an [`IsrChange`].
@@ -89,16 +90,6 @@ impl LeaderState {
         let same = isr.len() == self.isr().len() && isr.iter().all(|node| self.isr().contains(node));
         (!same).then_some(isr)
     }
-
-    fn broker_epoch_of(&self, node: NodeId, brokers: &ActiveBrokers) -> i64 {
-        let known = self.follower(node).and_then(|follower| follower.broker_epoch);
-        let current = || (**brokers.epochs.load()).as_ref()?.get(&node).copied();
-        match known {
-            Some(epoch) => epoch,
-            // The leader itself, and members that have not fetched of it yet.
-            None => current().unwrap_or(-1),
-        }
-    }
 }
 
 /// What is compared with the followers' progress.
@@ -125,9 +116,16 @@ impl Partition {
             return None;
         }
         let isr = leader.isr_due(high_watermark, &ends, &self.brokers)?;
-        let broker_epochs = isr.iter().map(|node| leader.broker_epoch_of(*node, &self.brokers)).collect();
-        leader.proposed = Some(isr.clone());
-        Some(IsrChange { leader_epoch, partition_epoch: leader.partition_epoch, isr, broker_epochs })
+        let broker_epoch =
+            |node: &NodeId| leader.follower(*node).and_then(|follower| follower.broker_epoch).unwrap_or(-1);
+        let change = IsrChange {
+            leader_epoch,
+            partition_epoch: leader.partition_epoch,
+            before: leader.isr.clone(),
+            isr: isr.iter().map(|node| (*node, broker_epoch(node))).collect(),
+        };
+        leader.proposed = Some(isr);
+        Some(change)
     }
 
     /// Whether a follower's fetch made a change of the in-sync replicas due that should not wait for the next round:
@@ -144,6 +142,19 @@ impl Partition {
             && leader.may_join(node, &self.brokers)
     }
 
+    /// Whether a change still waits for its answer: newer metadata may have overtaken it.
+    pub fn awaits_answer(&self, change: &IsrChange) -> bool {
+        let state = self.state.lock();
+        match &state.role {
+            Role::Leader(leader) => {
+                state.leader_epoch == change.leader_epoch
+                    && leader.partition_epoch == change.partition_epoch
+                    && leader.proposed.is_some()
+            }
+            _ => false,
+        }
+    }
+
     /// Hands back what the controller said to a change. Answers to proposals that newer metadata has overtaken
     /// change nothing.
     pub fn isr_answered(&self, change: &IsrChange, answer: IsrAnswer) {
@@ -151,7 +162,10 @@ impl Partition {
             let mut state = self.state.lock();
             let leader_epoch = state.leader_epoch;
             let Role::Leader(leader) = &mut state.role else { return };
-            if leader_epoch != change.leader_epoch || leader.partition_epoch != change.partition_epoch {
+            if leader_epoch != change.leader_epoch
+                || leader.partition_epoch != change.partition_epoch
+                || leader.proposed.is_none()
+            {
                 return;
             }
             match answer {

@@ -20,6 +20,7 @@ use crate::api::Call;
 use crate::controller_channel::{ControllerChannel, ForController};
 use crate::fetch_sessions::FetchSessions;
 use crate::image_follower::Applied;
+use crate::isr_changes::IsrChanges;
 use crate::limits::{Connections, RateLimit};
 use crate::listener::Endpoint;
 use crate::metrics::Metrics;
@@ -43,6 +44,7 @@ pub(crate) struct Context {
     pub(crate) cleaner: Cleaner,
     pub(crate) fetch_sessions: FetchSessions,
     pub(crate) replica_fetchers: Arc<ReplicaFetchers>,
+    pub(crate) isr_changes: IsrChanges,
     pub(crate) producer_ids: ProducerIds,
     pub(crate) connections: Arc<Connections>,
     pub(crate) metrics: Metrics,

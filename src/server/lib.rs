@@ -17,6 +17,7 @@ mod coordinators;
 mod directories;
 mod fetch_sessions;
 mod image_follower;
+mod isr_changes;
 mod lifecycle;
 mod limits;
 mod listener;

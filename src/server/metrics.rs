@@ -24,6 +24,10 @@ pub(crate) struct Metrics {
     pub(crate) malformed: AtomicU64,
     /// Connections that were refused because there were too many.
     pub(crate) refused_connections: AtomicU64,
+    /// Changes after which fewer replicas of a partition were in sync.
+    pub(crate) isr_shrinks: AtomicU64,
+    /// Changes after which more were.
+    pub(crate) isr_expands: AtomicU64,
 }
 
 /// The requests of one API.
@@ -41,6 +45,8 @@ impl Metrics {
             sent_bytes: AtomicU64::new(0),
             malformed: AtomicU64::new(0),
             refused_connections: AtomicU64::new(0),
+            isr_shrinks: AtomicU64::new(0),
+            isr_expands: AtomicU64::new(0),
         }
     }
 

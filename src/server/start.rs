@@ -24,6 +24,7 @@ use crate::coordinators::Coordinators;
 use crate::directories;
 use crate::fetch_sessions::FetchSessions;
 use crate::image_follower::{self, Followed, Follower};
+use crate::isr_changes::{self, IsrChanges};
 use crate::lifecycle;
 use crate::limits::{Connections, Limits, RateLimit};
 use crate::listener::{self, BindError, Bound};
@@ -180,6 +181,7 @@ fn compose(
         current_config: ArcSwap::new(config.clone()),
         fetch_sessions: fetch_sessions(&config, &machine),
         replica_fetchers,
+        isr_changes: IsrChanges::default(),
         connections: Connections::new(Limits::of(&config)),
         metrics: Metrics::new(),
         broker_epoch: AtomicI64::new(-1),
@@ -235,6 +237,7 @@ impl Server {
         let (context, stop) = (self.context.clone(), self.stopping.clone());
         let images = context.metadata.watch();
         self.tasks.spawn(image_follower::follow_images(follower, context, images, stop, failure));
+        self.tasks.spawn(isr_changes::run(self.context.clone(), self.stopping.clone()));
         self.tasks.spawn(replica_fetcher::run(self.context.clone(), self.stopping.clone()));
         self.tasks.spawn(background::maintain(self.context.clone(), self.stopping.clone()));
         self.tasks.spawn(background::remove_deleted(self.context.clone(), self.stopping.clone()));

@@ -165,7 +165,7 @@ fn a_silent_follower_leaves_the_isr_and_comes_back_when_it_has_caught_up() {
     assert_eq!(leader.partition.propose_isr_change(), None);
     leader.clock.advance(Duration::from_secs(31));
     let change = leader.partition.propose_isr_change().expect("replica.lag.time.max.ms has passed");
-    assert_eq!(change.isr, [LEADER]);
+    assert_eq!(change.isr, [(LEADER, -1)]);
     leader.partition.become_leader(&Leadership { partition_epoch: 1, ..leadership(0, &[LEADER]) }).unwrap();
     assert_eq!(leader.partition.offsets().high_watermark, 1, "the rest of the ISR has it all");
     assert_eq!(leader.partition.propose_isr_change(), None);
@@ -173,7 +173,7 @@ fn a_silent_follower_leaves_the_isr_and_comes_back_when_it_has_caught_up() {
     fetch_once(&leader, &follower);
     assert_eq!(leader.partition.propose_isr_change(), None, "it has not got there yet");
     fetch_once(&leader, &follower);
-    assert_eq!(leader.partition.propose_isr_change().unwrap().isr, [LEADER, FOLLOWER]);
+    assert_eq!(leader.partition.propose_isr_change().unwrap().isr, [(LEADER, -1), (FOLLOWER, -1)]);
 }
 
 #[test]

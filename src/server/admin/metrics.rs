@@ -95,6 +95,14 @@ fn partitions(writer: &mut Writer<'_>, image: &Image, context: &Context) -> fmt:
     writer.gauge("under_replicated_partitions", "Led here, with replicas out of sync", under_replicated)?;
     writer.gauge("at_min_isr_partitions", "Led here, with just min.insync.replicas in sync", at_min)?;
     writer.gauge("under_min_isr_partitions", "Led here, with fewer in sync", under_min)?;
+    let of = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+    let (shrinks, expands) = (of(&context.metrics.isr_shrinks), of(&context.metrics.isr_expands));
+    writer.counter(
+        "isr_shrinks",
+        "Changes by this leader after which fewer replicas were in sync",
+        shrinks,
+    )?;
+    writer.counter("isr_expands", "Changes by this leader after which more were", expands)?;
     writer.gauge("offline_partitions", "Partitions of the cluster that nobody leads", offline)
 }
 

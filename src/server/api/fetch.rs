@@ -79,6 +79,15 @@ enum Pass {
     Later,
 }
 
+/// One pass over the partitions of a request.
+#[derive(Clone, Copy)]
+struct Asked<'a> {
+    context: &'a Context,
+    call: &'a Call,
+    limits: &'a Limits,
+    pass: Pass,
+}
+
 /// What was found for one partition: records, an error of the log, or no such partition.
 enum Found {
     Read { read: PartitionRead, records: Records },
@@ -220,15 +229,17 @@ fn limits(context: &Context, call: &Call, request: &FetchRequest) -> Limits {
 
 /// Reads all partitions, and waits while they give fewer bytes than the client wants to wait for.
 async fn read_all(context: &Context, call: &Call, wanted: &[Wanted], limits: &Limits) -> Vec<Found> {
-    let (found, enough) = read_once(context, call, wanted, limits, Pass::First);
+    let mut asked = Asked { context, call, limits, pass: Pass::First };
+    let (found, enough) = read_once(&asked, wanted);
     if enough || limits.wait.is_zero() || wanted.is_empty() {
         return found;
     }
     let deadline = tokio::time::Instant::now() + limits.wait;
     let wake = Arc::new(Notify::new());
+    asked.pass = Pass::Later;
     loop {
         register(&context.partitions.load(), wanted, &wake);
-        let (found, enough) = read_once(context, call, wanted, limits, Pass::Later);
+        let (found, enough) = read_once(&asked, wanted);
         if enough || tokio::time::timeout_at(deadline, wake.notified()).await.is_err() {
             return found;
         }
@@ -244,13 +255,8 @@ fn register(table: &Table, wanted: &[Wanted], wake: &Arc<Notify>) {
 }
 
 /// One pass over the partitions; says whether the answer may leave.
-fn read_once(
-    context: &Context,
-    call: &Call,
-    wanted: &[Wanted],
-    limits: &Limits,
-    pass: Pass,
-) -> (Vec<Found>, bool) {
+fn read_once(asked: &Asked<'_>, wanted: &[Wanted]) -> (Vec<Found>, bool) {
+    let Asked { context, call, limits, .. } = *asked;
     let table = context.partitions.load();
     let mut bytes = 0;
     let mut enough = false;
@@ -268,7 +274,7 @@ fn read_once(
             }
             Some(partition) => {
                 let left = Left { bytes: left, at_least_one };
-                read_partition(call, partition, wanted, limits, left, pass)
+                read_partition(asked, partition, wanted, left)
             }
         };
         match &one {
@@ -292,14 +298,8 @@ struct Left {
     at_least_one: bool,
 }
 
-fn read_partition(
-    call: &Call,
-    partition: &Partition,
-    wanted: &Wanted,
-    limits: &Limits,
-    left: Left,
-    pass: Pass,
-) -> Found {
+fn read_partition(asked: &Asked<'_>, partition: &Arc<Partition>, wanted: &Wanted, left: Left) -> Found {
+    let Asked { context, call, limits, pass } = *asked;
     let known = |epoch: LeaderEpoch| (epoch.0 >= 0).then_some(epoch);
     // An old client gets its records in another format and so with another size: it is shown the first batch
     // whole, and what is cut off is cut after the conversion.
@@ -321,7 +321,11 @@ fn read_partition(
                 log_end: wanted.fetch_offset,
                 log_start: wanted.log_start,
             };
-            partition.read_for_follower(&options, progress)
+            let read = partition.read_for_follower(&options, progress);
+            if partition.has_caught_up(node) {
+                context.isr_changes.note_due(partition);
+            }
+            read
         }
         _ => partition.read(wanted.fetch_offset, &options),
     };

@@ -47,16 +47,44 @@ async fn node(id: usize, ports: &[u16], disk: &SimulatedDisk) -> Server {
     start(config(id, ports), machine).await.unwrap()
 }
 
-/// Three nodes that know each other, on a disk each.
-pub(super) async fn cluster(disks: &[SimulatedDisk]) -> Vec<Server> {
-    let ports = free_ports(3);
-    let (one, two, three) =
-        tokio::join!(node(1, &ports, &disks[0]), node(2, &ports, &disks[1]), node(3, &ports, &disks[2]));
-    let servers = vec![one, two, three];
-    for server in &servers {
-        until(server, "three brokers", |image| unfenced(image) == BTreeSet::from([1, 2, 3])).await;
+/// Three nodes that know each other, on a disk each. Those that were killed are gone from the list.
+pub(super) struct Cluster {
+    pub(super) servers: Vec<Server>,
+    ports: Vec<u16>,
+    disks: Vec<SimulatedDisk>,
+}
+
+impl Cluster {
+    pub(super) async fn start() -> Cluster {
+        let ports = free_ports(3);
+        let disks: Vec<SimulatedDisk> = (1..=3).map(SimulatedDisk::new).collect();
+        let (one, two, three) =
+            tokio::join!(node(1, &ports, &disks[0]), node(2, &ports, &disks[1]), node(3, &ports, &disks[2]));
+        let servers = vec![one, two, three];
+        for server in &servers {
+            until(server, "three brokers", |image| unfenced(image) == BTreeSet::from([1, 2, 3])).await;
+        }
+        Cluster { servers, ports, disks }
     }
-    servers
+
+    /// Ends a node without a word.
+    pub(super) fn kill(&mut self, id: NodeId) {
+        let place = self.servers.iter().position(|server| server.context.node_id == id).unwrap();
+        let dead = self.servers.remove(place);
+        dead.context.metadata.shutdown();
+    }
+
+    /// Starts a node again that was killed.
+    pub(super) async fn restart(&mut self, id: NodeId) {
+        let disk = &mut self.disks[id.0 as usize - 1];
+        *disk = disk.kill();
+        let server = node(id.0 as usize, &self.ports, disk).await;
+        self.servers.push(server);
+    }
+
+    pub(super) fn node(&self, id: NodeId) -> &Server {
+        self.servers.iter().find(|server| server.context.node_id == id).expect("it runs")
+    }
 }
 
 /// Waits until a node's image is as wanted.
@@ -73,24 +101,21 @@ fn unfenced(image: &Image) -> BTreeSet<i32> {
 /// All nodes take the others in, decide through whichever is the controller, and lead on without one that died.
 #[tokio::test(flavor = "multi_thread")]
 async fn three_nodes_form_a_cluster_and_fence_one_that_dies() {
-    let disks: Vec<SimulatedDisk> = (1..=3).map(SimulatedDisk::new).collect();
-    let mut servers = cluster(&disks).await;
+    let mut cluster = Cluster::start().await;
+    let servers = &cluster.servers;
     for (server, name) in servers.iter().zip(["of-1", "of-2", "of-3"]) {
         let failed = crate::topic_creation::create(&server.context, &[name]).await;
         assert!(failed.is_empty(), "{failed:?}");
     }
-    for server in &servers {
+    for server in servers {
         until(server, "the topics", |image| image.topics.len() == 3).await;
     }
 
     // The one that is not the controller dies without a word.
     let controller = servers[0].context.image().controller.unwrap();
-    let dead = servers.iter().position(|server| server.context.node_id != controller).unwrap();
-    let dead = servers.remove(dead);
-    let dead_id = dead.context.node_id;
-    dead.context.metadata.shutdown();
-    drop(dead);
-    for server in &servers {
+    let dead_id = servers.iter().map(|server| server.context.node_id).find(|id| *id != controller).unwrap();
+    cluster.kill(dead_id);
+    for server in &cluster.servers {
         until(server, "its fencing", |image| !unfenced(image).contains(&dead_id.0)).await;
         let image = server.context.image();
         let leads =

@@ -1,6 +1,6 @@
 //! Records on three nodes in one process, on real sockets and simulated disks.
 
-use klamm_model::ErrorCode;
+use klamm_model::{ErrorCode, NodeId};
 use klamm_partition::PartitionOffsets;
 use klamm_protocol::messages::create_topics::{CreatableTopic, CreatableTopicConfig, CreateTopicsRequest};
 use klamm_protocol::messages::produce::{
@@ -8,9 +8,8 @@ use klamm_protocol::messages::produce::{
 };
 use klamm_protocol::{Message, Reader, RecordsField};
 use klamm_records::{BatchBuilder, BatchSettings};
-use klamm_testing::SimulatedDisk;
 
-use super::cluster_tests::{cluster, until};
+use super::cluster_tests::{Cluster, until};
 use super::tests::ask;
 use super::*;
 
@@ -81,24 +80,83 @@ async fn until_offsets(server: &Server, topic: &str, wanted: impl Fn(PartitionOf
     assert!(in_time.is_ok(), "node {} stays at {:?}", server.context.node_id, partition.offsets());
 }
 
+/// Waits until a node knows that so many replicas are in sync.
+async fn until_in_sync(server: &Server, topic: &str, count: usize) {
+    let in_sync = |image: &klamm_metadata::Image| {
+        image.topic_by_name(topic).is_some_and(|topic| topic.partitions[0].isr.len() == count)
+    };
+    until(server, "replicas in sync", in_sync).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn acks_all_waits_for_all_three_and_each_learns_that_it_is_committed() {
-    let disks: Vec<SimulatedDisk> = (1..=3).map(SimulatedDisk::new).collect();
-    let servers = cluster(&disks).await;
-    create(&servers, "three", &[]).await;
-    let leader = leader_of(&servers, "three");
+    let Cluster { servers, .. } = &Cluster::start().await;
+    create(servers, "three", &[]).await;
+    let leader = leader_of(servers, "three");
     for offset in 0..5 {
         assert_eq!(produce(leader, "three", -1).await, (ErrorCode::None, offset));
-        for server in &servers {
+        for server in servers {
             let end = server.context.partitions.by_name("three", 0).unwrap().offsets().log_end;
             assert_eq!(end, offset + 1, "what is acknowledged is on node {}", server.context.node_id);
         }
     }
-    for server in &servers {
+    for server in servers {
         until_offsets(server, "three", |offsets| offsets.high_watermark == 5).await;
     }
     let others = servers.iter().filter(|server| server.context.node_id != leader.context.node_id);
     for follower in others {
         assert_eq!(produce(follower, "three", -1).await.0, ErrorCode::NotLeaderOrFollower);
     }
+}
+
+/// A node that was away must not count before it has all that was acknowledged meanwhile, and must count then.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_was_away_catches_up_and_is_in_sync_again() {
+    let mut cluster = Cluster::start().await;
+    create(&cluster.servers, "three", &[("min.insync.replicas", "2")]).await;
+    let leader = leader_of(&cluster.servers, "three").context.node_id;
+    let away = NodeId(leader.0 % 3 + 1);
+    assert_eq!(produce(cluster.node(leader), "three", -1).await, (ErrorCode::None, 0));
+
+    cluster.kill(away);
+    until_in_sync(cluster.node(leader), "three", 2).await;
+    for offset in 1..10 {
+        assert_eq!(produce(cluster.node(leader), "three", -1).await, (ErrorCode::None, offset));
+    }
+    cluster.restart(away).await;
+    until_in_sync(cluster.node(leader), "three", 3).await;
+    let back = cluster.node(away).context.partitions.by_name("three", 0).unwrap();
+    assert_eq!(back.offsets().log_end, 10, "it was proposed when it had all");
+    let expands = &cluster.node(leader).context.metrics.isr_expands;
+    let counted = async {
+        while expands.load(Ordering::Relaxed) == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), counted).await.expect("the leader counts it");
+}
+
+/// The next leader has all that was acknowledged, and the one that comes back follows it.
+#[tokio::test(flavor = "multi_thread")]
+async fn another_replica_leads_when_the_leader_is_gone_and_the_old_one_follows() {
+    let mut cluster = Cluster::start().await;
+    create(&cluster.servers, "three", &[("min.insync.replicas", "2")]).await;
+    let old = leader_of(&cluster.servers, "three").context.node_id;
+    for offset in 0..3 {
+        assert_eq!(produce(cluster.node(old), "three", -1).await, (ErrorCode::None, offset));
+    }
+    cluster.kill(old);
+    for server in &cluster.servers {
+        let is_led = |image: &klamm_metadata::Image| {
+            image.topic_by_name("three").unwrap().partitions[0].leader.is_some_and(|leader| leader != old)
+        };
+        until(server, "another leader", is_led).await;
+        server.context.await_applied(10_000).await;
+    }
+    let new = leader_of(&cluster.servers, "three").context.node_id;
+    assert_eq!(produce(cluster.node(new), "three", -1).await, (ErrorCode::None, 3));
+    cluster.restart(old).await;
+    until_in_sync(cluster.node(new), "three", 3).await;
+    let back = cluster.node(old).context.partitions.by_name("three", 0).unwrap();
+    assert_eq!((back.is_leader(), back.offsets().log_end), (false, 4));
 }
