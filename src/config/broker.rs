@@ -50,13 +50,18 @@ macro_rules! broker_config {
             pub rack: Option<String>,
             /// `process.roles`.
             pub roles: Roles,
-            /// `controller.quorum.voters`; empty if nobody set it, and then this node is its quorum's only voter.
+            /// `controller.quorum.voters`; empty if nobody set it.
             pub quorum_voters: Vec<QuorumVoter>,
+            /// `controller.quorum.bootstrap.servers`, without what names this node alone. If this and the voters are
+            /// empty, the node is its quorum's only voter.
+            pub quorum_bootstrap_servers: Vec<(String, u16)>,
             /// `listeners`, those for controllers included.
             pub listeners: Vec<Listener>,
             /// `advertised.listeners` without those for controllers; empty if nobody set it, and then clients
             /// are told the local address of their own connection.
             pub advertised_listeners: Vec<AdvertisedListener>,
+            /// `advertised.listeners`, those for controllers included.
+            pub all_advertised: Vec<AdvertisedListener>,
             /// The listener that other brokers connect to, in upper case.
             pub inter_broker_listener_name: String,
             /// `controller.listener.names`, in upper case.
@@ -92,8 +97,10 @@ macro_rules! broker_config {
                     rack: None,
                     roles: Roles { broker: true, controller: true },
                     quorum_voters: Vec::new(),
+                    quorum_bootstrap_servers: Vec::new(),
                     listeners: Vec::new(),
                     advertised_listeners: Vec::new(),
+                    all_advertised: Vec::new(),
                     inter_broker_listener_name: String::new(),
                     controller_listener_names: Vec::new(),
                     http_listener: None,
@@ -246,6 +253,31 @@ impl BrokerConfig {
             ));
         }
         found
+    }
+
+    /// Whether nothing names another node of the quorum.
+    pub fn is_alone(&self) -> bool {
+        let others = self.quorum_voters.iter().any(|voter| voter.id != self.node_id);
+        !others && self.quorum_bootstrap_servers.is_empty()
+    }
+
+    /// Where other members of the quorum reach this node: as `controller.quorum.voters` says, else what its listener
+    /// for controllers advertises. A node without such a listener, which is only a broker, is reached as by other
+    /// brokers.
+    pub fn quorum_address(&self) -> (String, u16) {
+        let name = self
+            .controller_listener_names
+            .iter()
+            .find(|name| self.listeners.iter().any(|it| it.name == **name));
+        let name = name.unwrap_or(&self.inter_broker_listener_name);
+        let configured = self.quorum_voters.iter().find(|voter| voter.id == self.node_id);
+        let configured = configured.map(|voter| (voter.host.clone(), voter.port));
+        let advertised = self.all_advertised.iter().find(|it| it.name == *name);
+        let advertised = advertised.map(|it| (it.host.clone(), it.port));
+        let listener = self.listeners.iter().find(|it| it.name == *name);
+        let listener =
+            listener.map(|it| (it.host.clone().unwrap_or_else(|| "localhost".to_owned()), it.port));
+        configured.or(advertised).or(listener).unwrap_or_default()
     }
 
     /// The listeners that clients and other brokers use.

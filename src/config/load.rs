@@ -1,6 +1,8 @@
 //! Puts the sources together into one config: the file, then the environment, then the command line. All mistakes
 //! are found in one go, so that nobody mends a file one line a start.
 
+mod quorum;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,7 +18,7 @@ use crate::listeners::{
     parse_protocol_map,
 };
 use crate::properties::parse_properties;
-use crate::roles::{QuorumVoter, Roles};
+use crate::roles::Roles;
 use crate::source::{ConfigError, Source, Sources, Warning};
 use crate::table;
 use crate::validate::listener_key;
@@ -38,8 +40,10 @@ pub fn load(sources: &Sources) -> Result<(BrokerConfig, Vec<Warning>), Vec<Confi
     loading.refuse_what_is_not_built();
     let defaults = loading.own_defaults(sources.file.is_some());
     let node_id = loading.node_id();
-    let quorum_voters = loading.quorum_voters(node_id);
-    let listeners = loading.listeners(&defaults);
+    let roles = loading.roles();
+    let quorum_voters = loading.quorum_voters(node_id, roles);
+    let listeners = loading.listeners(&defaults, roles);
+    let bootstrap_servers = loading.bootstrap_servers(&quorum_voters, &listeners, roles);
     let http_listener = loading.http_listener();
     let log_dirs = loading.log_dirs(&defaults);
     let per_ip = loading.connection_overrides();
@@ -54,9 +58,13 @@ pub fn load(sources: &Sources) -> Result<(BrokerConfig, Vec<Warning>), Vec<Confi
     config.node_id = node_id;
     config.cluster_id = cluster_id;
     config.rack = rack;
+    config.roles = roles;
     config.quorum_voters = quorum_voters;
+    config.quorum_bootstrap_servers = bootstrap_servers;
     config.listeners = listeners.listeners;
-    config.advertised_listeners = listeners.advertised;
+    config.advertised_listeners =
+        listeners.advertised.iter().filter(|it| !listeners.controllers.contains(&it.name)).cloned().collect();
+    config.all_advertised = listeners.advertised;
     config.inter_broker_listener_name = listeners.inter_broker;
     config.controller_listener_names = listeners.controllers;
     config.http_listener = http_listener;
@@ -183,13 +191,6 @@ impl Loading {
         {
             self.error("remote.log.storage.system.enable", "Klamm has no tiered storage");
         }
-        let both = Roles { broker: true, controller: true };
-        if self.value("process.roles").is_some_and(|roles| Roles::parse(&roles) != Some(both)) {
-            self.error(
-                "process.roles",
-                "this version of Klamm runs as broker,controller only: a cluster of several nodes is not built yet",
-            );
-        }
     }
 
     /// Klamm's defaults that are not Apache Kafka's; README.md lists them all.
@@ -270,31 +271,7 @@ impl Loading {
         NodeId(id)
     }
 
-    /// The quorum has to be this node alone.
-    fn quorum_voters(&mut self, node_id: NodeId) -> Vec<QuorumVoter> {
-        const NOT_BUILT: &str = "this version of Klamm has one controller, itself: a quorum of several is not built \
-                                 yet";
-        let voters = self.value("controller.quorum.voters").filter(|voters| !voters.is_empty());
-        let voters = voters.map_or(Ok(Vec::new()), |voters| QuorumVoter::parse_all(&voters));
-        let voters = voters.unwrap_or_else(|problem| {
-            self.error("controller.quorum.voters", problem);
-            Vec::new()
-        });
-        if voters.len() > 1 {
-            self.error("controller.quorum.voters", NOT_BUILT);
-        } else if voters.first().is_some_and(|voter| voter.id != node_id) {
-            self.error(
-                "controller.quorum.voters",
-                format!("the only controller has to be this node, which is {} (node.id)", node_id.0),
-            );
-        }
-        if self.value("controller.quorum.bootstrap.servers").is_some_and(|text| list_items(&text).len() > 1) {
-            self.error("controller.quorum.bootstrap.servers", NOT_BUILT);
-        }
-        voters
-    }
-
-    fn listeners(&mut self, defaults: &BTreeMap<&'static str, String>) -> Listeners {
+    fn listeners(&mut self, defaults: &BTreeMap<&'static str, String>, roles: Roles) -> Listeners {
         let controllers: Vec<String> = self
             .value("controller.listener.names")
             .map(|names| list_items(&names).iter().map(|name| name.to_uppercase()).collect())
@@ -316,11 +293,9 @@ impl Loading {
                 is_optional: is_default && address.host.as_deref() == Some("::1"),
             })
             .collect();
-        if listeners.iter().all(|listener| listener.is_controller) {
-            self.error("listeners", "at least one listener has to be for clients, not for controllers");
-        }
+        self.check_listeners_of_roles(&listeners, roles);
         let advertised = self.advertised(&listeners);
-        let inter_broker = self.inter_broker_listener(&listeners);
+        let inter_broker = if roles.broker { self.inter_broker_listener(&listeners) } else { String::new() };
         Listeners { listeners, advertised, inter_broker, controllers }
     }
 
@@ -411,17 +386,15 @@ impl Loading {
         };
         let mut advertised = Vec::new();
         for Address { name, host, port } in addresses {
-            let Some(listener) = listeners.iter().find(|listener| listener.name == name) else {
+            if listeners.iter().all(|listener| listener.name != name) {
                 let names: Vec<&str> = listeners.iter().map(|listener| listener.name.as_str()).collect();
                 let problem = format!("no listener has the name {name}; listeners has {}", names.join(", "));
                 self.error("advertised.listeners", problem);
                 continue;
-            };
+            }
             match host {
                 Some(host) if !is_wildcard(&host) => {
-                    if !listener.is_controller {
-                        advertised.push(AdvertisedListener { name, host, port });
-                    }
+                    advertised.push(AdvertisedListener { name, host, port });
                 }
                 _ => self.error(
                     "advertised.listeners",

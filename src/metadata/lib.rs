@@ -22,9 +22,10 @@ pub use image::{
     Broker, ConfigResource, Endpoint, Image, PartitionState, RecoveryState, Topic, feature_ranges,
 };
 pub use kept::{Kept, QuotaEntity};
-pub use node::{Decisions, MetadataNode, QuorumSettings, Settings, StartError, Voter};
+pub use node::{Decisions, Identity, Keep, MetadataNode, QuorumSettings, Settings, StartError, Voter};
 pub use planted::Planted;
 #[cfg(debug_assertions)]
 pub use planted::PlantedBug;
 pub use quorum::network::{NoPeers, PeerError, QuorumMessage, QuorumNetwork};
+pub use quorum::replica_key::ReplicaKey;
 pub use rules::KafkaRules;

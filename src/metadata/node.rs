@@ -8,7 +8,10 @@
 
 mod commands;
 mod controller_task;
+mod forming;
+mod membership;
 mod sessions;
+mod settings;
 mod start;
 
 use std::collections::BTreeMap;
@@ -26,7 +29,7 @@ use controller_task::Job;
 use sessions::Sessions;
 
 pub use commands::Decisions;
-pub use start::{QuorumSettings, Settings, StartError, Voter};
+pub use settings::{Identity, Keep, QuorumSettings, Settings, StartError, Voter};
 
 /// A node of the metadata quorum. Dropping it stops it.
 pub struct MetadataNode {
@@ -37,6 +40,8 @@ pub struct MetadataNode {
     failure: watch::Receiver<Option<String>>,
     /// Where the nodes of the quorum listen, as its membership says.
     addresses: watch::Receiver<BTreeMap<NodeId, (String, u16)>>,
+    /// Whether the node belongs to a cluster, or why it never will.
+    joined: watch::Receiver<Option<Result<(), String>>>,
     sessions: Arc<Sessions>,
     stop: Mutex<Option<oneshot::Sender<()>>>,
     thread: Mutex<Option<std::thread::JoinHandle<()>>>,
@@ -101,6 +106,17 @@ impl MetadataNode {
     /// The host and port on which a node of the quorum listens for the others.
     pub fn address_of(&self, node: NodeId) -> Option<(String, u16)> {
         self.addresses.borrow().get(&node).cloned()
+    }
+
+    /// Returns when this node belongs to a cluster, whose id is in its image.
+    ///
+    /// # Errors
+    /// When its settings and those of others contradict each other, its files cannot be used, or it is stopped.
+    pub async fn joined(&self) -> Result<(), StartError> {
+        let mut joined = self.joined.clone();
+        let stopped = || StartError::Membership("it is stopped".to_owned());
+        let joined = joined.wait_for(Option::is_some).await.map_err(|_| stopped())?;
+        joined.clone().unwrap_or(Ok(())).map_err(StartError::Membership)
     }
 
     /// Waits until the quorum is lost for good on this node (its disk failed) and says why. It never returns

@@ -74,6 +74,13 @@ pub(crate) async fn serve(
                 continue;
             }
         };
+        if api::quorum_message(&frame, &endpoint).is_none() {
+            tokio::select! {
+                biased;
+                () = endpoint.ready() => {}
+                () = stop.requested() => return Ok(()),
+            }
+        }
         match dispatch(frame, &context, &endpoint, &stream)? {
             Dispatched::Pipelined(answer) => pipeline.push(answer),
             Dispatched::Begins(beginning) => pipeline.begin(beginning),

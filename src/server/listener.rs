@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::stop::Stop;
 use klamm_config::BrokerConfig;
 use klamm_io::{Listener, Network};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::connection;
@@ -27,6 +28,18 @@ pub struct Endpoint {
     pub security_protocol: i16,
     /// It is for controllers and their tools.
     pub is_controller: bool,
+    /// Other members of the metadata quorum reach this node here.
+    pub serves_quorum: bool,
+    /// Whether requests of Kafka's protocol are taken. Before the node is ready, those that come wait.
+    pub is_ready: watch::Receiver<bool>,
+}
+
+impl Endpoint {
+    /// Returns when requests of Kafka's protocol are taken. Ready or not, the node may be stopping.
+    pub(crate) async fn ready(&self) {
+        // An error means that nobody will say any more: the node is going down, as others tell.
+        let _ = self.is_ready.clone().wait_for(|is_ready| *is_ready).await;
+    }
 }
 
 /// A socket that is bound but not served yet.
@@ -61,7 +74,14 @@ pub struct BindError {
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Binds all listeners of the configuration, before anything on disk is touched.
-pub async fn bind(config: &BrokerConfig, network: &dyn Network) -> Result<Vec<Bound>, BindError> {
+/// `is_ready` tells when clients are served.
+pub async fn bind(
+    config: &BrokerConfig,
+    network: &dyn Network,
+    is_ready: &watch::Receiver<bool>,
+) -> Result<Vec<Bound>, BindError> {
+    let has_controllers = config.listeners.iter().any(|listener| listener.is_controller);
+    let (_, at_once) = watch::channel(true);
     let mut bound: Vec<Bound> = Vec::new();
     for listener in &config.listeners {
         for address in addresses(listener, network).await? {
@@ -91,6 +111,11 @@ pub async fn bind(config: &BrokerConfig, network: &dyn Network) -> Result<Vec<Bo
                 port,
                 security_protocol: listener.security_protocol.id(),
                 is_controller: listener.is_controller,
+                serves_quorum: match has_controllers {
+                    true => listener.is_controller,
+                    false => listener.name == config.inter_broker_listener_name,
+                },
+                is_ready: if listener.is_controller { at_once.clone() } else { is_ready.clone() },
             };
             bound.push(Bound { endpoint: Arc::new(endpoint), socket });
         }

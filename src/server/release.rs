@@ -59,7 +59,7 @@ pub fn release(log_dirs: Vec<PathBuf>, machine: &Machine) -> Result<Vec<String>,
     let (_, node_id) = identity(disk, &first)?.ok_or_else(|| not_klamms("there is no meta.properties"))?;
     let (random, clock) = (machine.random.clone(), machine.clock.clone());
     let settings = StoreSettings::new(log_dirs.clone(), node_id, machine.disk.clone(), clock, random);
-    let store = LogStore::open(settings)?;
+    let store = Arc::new(LogStore::open(settings)?);
     let dir = store.metadata_dir();
     if store.keeper() != Keeper::Klamm {
         return if adoption::resume_release(disk, &dir)? {
@@ -87,9 +87,9 @@ pub fn release(log_dirs: Vec<PathBuf>, machine: &Machine) -> Result<Vec<String>,
 fn image_of(
     config: &Arc<BrokerConfig>,
     machine: &Machine,
-    store: &LogStore,
+    store: &Arc<LogStore>,
 ) -> Result<Arc<klamm_metadata::Image>, ReleaseError> {
-    let node = MetadataNode::start(metadata_settings(config, machine, store))?;
+    let node = MetadataNode::start(metadata_settings(config, machine, store, (String::new(), 0)))?;
     let image = node.image();
     node.shutdown();
     Ok(image)

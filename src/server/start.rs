@@ -1,5 +1,6 @@
 //! Starting and stopping: the order in which a node's parts come up and go down.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -8,8 +9,9 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use klamm_config::{BrokerConfig, FlushPolicy, QuorumVoter};
 use klamm_io::{Clock, Disk, Listener, Network, Random, Threads};
-use klamm_metadata::{KafkaRules, MetadataNode, QuorumSettings, Settings, TopicDefaults, Voter};
+use klamm_metadata::{Identity, KafkaRules, MetadataNode, QuorumSettings, Settings, TopicDefaults, Voter};
 use klamm_model::Uuid;
+use klamm_protocol::messages::BrokerRegistrationRequest;
 use klamm_storage::{Cleaner, LogStore, StorageError, StoreSettings};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
@@ -82,6 +84,8 @@ pub struct Server {
     pub listeners: Vec<(String, SocketAddr, bool)>,
     /// Where metrics and health are served over HTTP, if anywhere.
     pub http: Option<SocketAddr>,
+    /// Says that clients are served.
+    ready: watch::Sender<bool>,
     context: Arc<Context>,
     stop: watch::Sender<bool>,
     stopping: Stop,
@@ -96,7 +100,8 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Starts a node. Ports come first: if one cannot be had, nothing on the disk has been touched. Controllers are
 /// served next, because the quorum has no leader before its nodes hear each other; clients are served last.
 pub async fn start(config: BrokerConfig, machine: Machine) -> Result<Server, StartError> {
-    let bound = listener::bind(&config, &*machine.network).await?;
+    let (ready, is_ready) = watch::channel(false);
+    let bound = listener::bind(&config, &*machine.network, &is_ready).await?;
     let http = listener::bind_http(&config, &*machine.network).await?;
     let store = Arc::new(LogStore::open(store_settings(&config, &machine))?);
     store.set_group_commit(config.klamm_flush_policy == FlushPolicy::GroupCommit);
@@ -104,36 +109,26 @@ pub async fn start(config: BrokerConfig, machine: Machine) -> Result<Server, Sta
     let config = Arc::new(config);
     let deletes_strays =
         strays::may_be_deleted(&*machine.disk, &directories::usable(&store), &store.metadata_dir())?;
-    let metadata =
-        Arc::new(start_metadata(metadata_settings(&config, &machine, &store), machine.threads).await?);
-    let incarnation = Uuid::from_random(machine.random.next_16());
-    let mut registration = lifecycle::registration(&config, incarnation, &store, &bound);
-    registration.log_dirs.extend(directories::lost(&store, &metadata.image(), config.node_id));
-    let (context, mut follower) = compose(config.clone(), machine, store, metadata.clone(), deletes_strays);
-    let mut server = Server::new(context.clone());
-    let (controllers, brokers) = bound.into_iter().partition(|bound| bound.endpoint().is_controller);
-    server.listen(controllers);
-
-    let broker_epoch = lifecycle::register(&context, registration).await?;
-    context.broker_epoch.store(broker_epoch, Ordering::Release);
-    let image = metadata.image();
-    let config_of = |topic: &str| topic_config(&image, topic, config.node_id, &config);
-    let report = context.store.open_logs(&|name| image_follower::log_config(&config_of(&name.topic)))?;
-    strays::clear(&context.store, &image, deletes_strays);
-    tracing::debug!("opened the logs: {report:?}");
-    lifecycle::unfence(&context).await;
-    let image = metadata.image();
-    follower.apply(&image);
-    let recovered = follower.recovered.clone();
-    background::update_config(&context, &image);
-    server.follow(follower);
-    server.serve_http(http);
-    server.listen(brokers);
-    if report.unchecked_logs > 0 {
-        // It is not among the tasks that a stop waits for: the store ends it when it is closed.
-        let threads = context.threads;
-        tokio::spawn(threads.run(move || context.store.recover(&|| recovered.notify_one())));
+    if !config.is_alone() {
+        // Other members learn this node's directory, which must be the same after a crash.
+        store.write_identities()?;
     }
+    let address = quorum_address(&config, &bound);
+    let settings = metadata_settings(&config, &machine, &store, address);
+    let metadata = Arc::new(start_metadata(settings, machine.threads).await?);
+    let incarnation = Uuid::from_random(machine.random.next_16());
+    let registration = lifecycle::registration(&config, incarnation, &store, &bound);
+    let (context, follower) = compose(config.clone(), machine, store, metadata.clone(), deletes_strays);
+    let mut server = Server::new(context.clone(), ready);
+    let (quorum, clients) = bound.into_iter().partition(|bound| bound.endpoint().serves_quorum);
+    server.listen(quorum);
+    metadata.joined().await?;
+    if config.roles.broker {
+        server.begin_as_broker(registration, follower, deletes_strays).await?;
+    }
+    server.serve_http(http);
+    server.listen(clients);
+    server.ready.send_replace(true);
     Ok(server)
 }
 
@@ -149,6 +144,44 @@ async fn start_metadata(
             tokio::spawn(work);
             Ok(node)
         }
+    }
+}
+
+impl Server {
+    /// Registers the broker and opens its partitions.
+    async fn begin_as_broker(
+        &mut self,
+        mut registration: BrokerRegistrationRequest,
+        mut follower: Follower,
+        deletes_strays: bool,
+    ) -> Result<(), StartError> {
+        let context = self.context.clone();
+        let (metadata, config) = (&context.metadata, &context.static_config);
+        registration.cluster_id = context.store.cluster_id().to_owned();
+        registration.log_dirs.extend(directories::lost(&context.store, &metadata.image(), config.node_id));
+        let broker_epoch = tokio::select! {
+            biased;
+            registered = lifecycle::register(&context, registration) => registered?,
+            why = metadata.failure() => return Err(klamm_metadata::StartError::Membership(why).into()),
+        };
+        context.broker_epoch.store(broker_epoch, Ordering::Release);
+        let image = metadata.image();
+        let config_of = |topic: &str| topic_config(&image, topic, config.node_id, config);
+        let report = context.store.open_logs(&|name| image_follower::log_config(&config_of(&name.topic)))?;
+        strays::clear(&context.store, &image, deletes_strays);
+        tracing::debug!("opened the logs: {report:?}");
+        lifecycle::unfence(&context).await;
+        let image = metadata.image();
+        follower.apply(&image);
+        let recovered = follower.recovered.clone();
+        background::update_config(&context, &image);
+        self.follow(follower);
+        if report.unchecked_logs > 0 {
+            // It is not among the tasks that a stop waits for: the store ends it when it is closed.
+            let threads = context.threads;
+            tokio::spawn(threads.run(move || context.store.recover(&|| recovered.notify_one())));
+        }
+        Ok(())
     }
 }
 
@@ -215,12 +248,13 @@ impl Server {
         &self.context
     }
 
-    fn new(context: Arc<Context>) -> Server {
+    fn new(context: Arc<Context>, ready: watch::Sender<bool>) -> Server {
         let (stop, stopping) = Stop::channel();
         let (_, following_failure) = watch::channel(None);
         Server {
             listeners: Vec::new(),
             http: None,
+            ready,
             context,
             stop,
             stopping,
@@ -281,7 +315,9 @@ impl Server {
 
     /// Ends connections when their answers are out, closes the logs and marks the stop as a clean one.
     pub async fn stop(mut self) {
-        lifecycle::take_leave(&self.context).await;
+        if self.context.static_config.roles.broker {
+            lifecycle::take_leave(&self.context).await;
+        }
         self.stop.send_replace(true);
         let tasks = &mut self.tasks;
         let ended = async { while tasks.join_next().await.is_some() {} };
@@ -309,6 +345,7 @@ fn store_settings(config: &BrokerConfig, machine: &Machine) -> StoreSettings {
     let Machine { disk, clock, random, .. } = machine.clone();
     StoreSettings {
         cluster_id: config.cluster_id.clone(),
+        joins_later: true,
         recovery_threads: usize::try_from(config.num_recovery_threads_per_data_dir).unwrap_or(1),
         producer_expiration_ms: i64::from(config.producer_id_expiration_ms),
         threads: machine.threads,
@@ -316,15 +353,43 @@ fn store_settings(config: &BrokerConfig, machine: &Machine) -> StoreSettings {
     }
 }
 
-pub(crate) fn metadata_settings(config: &Arc<BrokerConfig>, machine: &Machine, store: &LogStore) -> Settings {
-    let directory_id = store.directory_ids()[0].1;
-    let alone = Voter { id: config.node_id, directory_id, host: String::new(), port: 0 };
-    let voters: Vec<Voter> = config.quorum_voters.iter().map(voter).collect();
+/// Where other members of the quorum reach this node. A node that is alone and has no listener for them is not
+/// reached.
+fn quorum_address(config: &BrokerConfig, bound: &[Bound]) -> (String, u16) {
+    if config.is_alone() && !config.listeners.iter().any(|listener| listener.is_controller) {
+        return (String::new(), 0);
+    }
+    let (host, port) = config.quorum_address();
+    // The system may have chosen the port.
+    let chosen = bound.iter().map(Bound::endpoint).find(|endpoint| endpoint.serves_quorum).map(|it| it.port);
+    (host, if port == 0 { chosen.unwrap_or(0) } else { port })
+}
+
+/// What the metadata needs to start. `address` is where other members reach this node.
+pub(crate) fn metadata_settings(
+    config: &Arc<BrokerConfig>,
+    machine: &Machine,
+    store: &Arc<LogStore>,
+    address: (String, u16),
+) -> Settings {
+    let alone = Voter { id: config.node_id, host: address.0.clone(), port: address.1 };
+    let voters = config.quorum_voters.iter().map(voter).collect();
+    let identity = match store.cluster_id() {
+        "" => {
+            let wanted = store.wanted_cluster_id().map(str::to_owned);
+            let store = store.clone();
+            let keep = move |cluster_id: &str| store.join_cluster(cluster_id).map_err(io::Error::other);
+            Identity::New { wanted, keep: Arc::new(keep) }
+        }
+        cluster_id => Identity::Of(cluster_id.to_owned()),
+    };
     Settings {
         node_id: config.node_id,
-        directory_id,
-        cluster_id: store.cluster_id().to_owned(),
-        voters: if voters.len() > 1 { voters } else { vec![alone] },
+        directory_id: store.directory_ids()[0].1,
+        identity,
+        address,
+        voters: if config.is_alone() { vec![alone] } else { voters },
+        bootstrap_servers: config.quorum_bootstrap_servers.clone(),
         dir: store.metadata_dir(),
         disk: machine.disk.clone(),
         clock: machine.clock.clone(),
@@ -343,9 +408,9 @@ pub(crate) fn metadata_settings(config: &Arc<BrokerConfig>, machine: &Machine, s
     }
 }
 
-/// A voter as the configuration names it. Its directory is known when it has told.
+/// A voter as the configuration names it.
 fn voter(voter: &QuorumVoter) -> Voter {
-    Voter { id: voter.id, directory_id: Uuid::default(), host: voter.host.clone(), port: voter.port }
+    Voter { id: voter.id, host: voter.host.clone(), port: voter.port }
 }
 
 /// What new topics get here.

@@ -58,6 +58,10 @@ pub struct StoreSettings {
     /// The cluster to which they must belong. `None` takes what the directories say; if they are all new, an
     /// id is made up.
     pub cluster_id: Option<String>,
+    /// Whether directories whose first is new belong to no cluster, and nothing is written, until
+    /// [`LogStore::join_cluster`] says to which. The first has the metadata: whatever the others were part of, the
+    /// node has to find it again.
+    pub joins_later: bool,
     /// The file system.
     pub disk: Arc<dyn Disk>,
     /// The time.
@@ -91,6 +95,7 @@ impl StoreSettings {
             log_dirs,
             node_id,
             cluster_id: None,
+            joins_later: false,
             disk,
             clock,
             random,
@@ -107,7 +112,9 @@ impl StoreSettings {
 /// All logs of the process. The log directories are locked as long as it lives.
 pub struct LogStore {
     shared: Arc<Shared>,
-    cluster_id: String,
+    /// Empty until the directories belong to a cluster.
+    cluster_id: OnceLock<String>,
+    wanted_cluster_id: Option<String>,
     keeper: Keeper,
     previous_broker_epoch: Mutex<Option<i64>>,
     is_loaded: AtomicBool,
@@ -183,10 +190,15 @@ impl LogStore {
         check_first(&health)?;
         let unusable = health.iter().find_map(|health| health.failure());
         let keeper = foreign::keeper(&*settings.disk, &locked, unusable)?;
-        let found = locked.iter().find_map(|directory| Some(directory.meta.as_ref()?.cluster_id.clone()));
-        let cluster_id = settings.cluster_id.clone().or(found);
-        let cluster_id = cluster_id.unwrap_or_else(|| random_id(&*settings.random).to_string());
-        let directories = settle(locked, &settings, &cluster_id, &health)?;
+        let found = locked.iter().find_map(|directory| directory.meta.as_ref()?.cluster_id.clone());
+        let made_up = || random_id(&*settings.random).to_string();
+        let first = locked.iter().find(|directory| directory.path() == health[0].path());
+        let is_first_new =
+            first.is_none_or(|first| first.meta.as_ref().is_none_or(|meta| meta.cluster_id.is_none()));
+        let joins_later = settings.joins_later && keeper == Keeper::Klamm && is_first_new;
+        let wanted = settings.cluster_id.clone().or(found);
+        let wanted = if joins_later { wanted } else { Some(wanted.unwrap_or_else(made_up)) };
+        let directories = settle(locked, &settings, wanted.as_deref(), joins_later, &health)?;
         check_first(&health)?;
         let disk: Arc<dyn Disk> = Arc::new(WatchedDisk::new(settings.disk.clone(), health.clone()));
         let environment = Environment {
@@ -226,18 +238,15 @@ impl LogStore {
         let _ = shared.environment.recovery_point_went_back.set(Box::new(write));
         let store = LogStore {
             shared,
-            cluster_id,
+            cluster_id: wanted.clone().filter(|_| !joins_later).map(OnceLock::from).unwrap_or_default(),
+            wanted_cluster_id: wanted,
             keeper,
             previous_broker_epoch: Mutex::default(),
             is_loaded: AtomicBool::new(false),
             changing: Mutex::new(()),
         };
-        if keeper == Keeper::Klamm {
-            for directory in store.shared.directories.iter().rev() {
-                let written = directory.write_identity(&*store.shared.environment.disk);
-                unless_unusable(written, &directory.health)?;
-            }
-            check_first(&store.shared.health)?;
+        if keeper == Keeper::Klamm && !store.cluster_id().is_empty() {
+            store.write_identities()?;
         }
         Ok(store)
     }
@@ -250,9 +259,36 @@ impl LogStore {
         &*self.shared.environment.random
     }
 
-    /// The cluster to which the directories belong.
+    /// The cluster to which the directories belong; empty while they belong to none.
     pub fn cluster_id(&self) -> &str {
-        &self.cluster_id
+        self.cluster_id.get().map_or("", String::as_str)
+    }
+
+    /// The cluster to which the directories must belong, from the settings or because one of them does.
+    pub fn wanted_cluster_id(&self) -> Option<&str> {
+        self.wanted_cluster_id.as_deref()
+    }
+
+    /// Writes who the directories are, also where they belong to no cluster yet.
+    pub fn write_identities(&self) -> Result<(), StorageError> {
+        for directory in self.shared.directories.iter().rev() {
+            let written = directory.write_identity(&*self.shared.environment.disk);
+            unless_unusable(written, &directory.health)?;
+        }
+        check_first(&self.shared.health)
+    }
+
+    /// Has the directories, which belonged to no cluster yet, belong to this one. It is on the disk when this
+    /// returns. After a crash in between, they all belong to it: one that says so is enough.
+    pub fn join_cluster(&self, cluster_id: &str) -> Result<(), StorageError> {
+        for directory in self.shared.directories.iter().rev() {
+            let joined = directory.join_cluster(&*self.shared.environment.disk, cluster_id);
+            unless_unusable(joined, &directory.health)?;
+        }
+        check_first(&self.shared.health)?;
+        let known = self.cluster_id.get_or_init(|| cluster_id.to_owned());
+        assert_eq!(known, cluster_id, "a store belongs to one cluster");
+        Ok(())
     }
 
     /// Where the metadata quorum keeps its files. The folder is made by whom it belongs to.
@@ -370,11 +406,14 @@ fn unless_unusable<T>(
 fn settle(
     locked: Vec<Locked>,
     settings: &StoreSettings,
-    cluster_id: &str,
+    cluster_id: Option<&str>,
+    joins_later: bool,
     health: &[Arc<DirectoryHealth>],
 ) -> Result<Vec<LogDirectory>, StorageError> {
     let mut directories: Vec<LogDirectory> = Vec::new();
     for directory in locked {
+        let is_first = directory.path() == health[0].path();
+        let cluster_id = cluster_id.filter(|_| !(is_first && joins_later));
         let health = directory.health_among(health);
         let settled = directory.settle(settings, cluster_id, health.clone());
         let Some(directory) = unless_unusable(settled, &health)? else { continue };

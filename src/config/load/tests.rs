@@ -262,6 +262,39 @@ fn listeners_follow_advertised_names_that_the_default_lacks() {
     assert_eq!(listeners(&file("advertised.listeners=PLAINTEXT://a:29092\n")), "PLAINTEXT://:9092");
 }
 
+/// Nodes of a cluster with Kafka's own settings.
+#[test]
+fn a_node_is_broker_or_controller_or_both_of_a_cluster() {
+    let quorum =
+        "controller.listener.names=CONTROLLER\ncontroller.quorum.voters=1@a:9093,2@b:9093,3@c:9093\n";
+    let both = "listeners=PLAINTEXT://:9092,CONTROLLER://:9093\nadvertised.listeners=PLAINTEXT://x:9092\n";
+    let config = file(&format!("node.id=2\n{quorum}{both}"));
+    assert_eq!((config.quorum_voters.len(), config.is_alone()), (3, false));
+    assert_eq!(config.quorum_address(), ("b".to_owned(), 9093));
+    let config =
+        file(&format!("node.id=2\nprocess.roles=controller\nlisteners=CONTROLLER://:9093\n{quorum}"));
+    assert!(config.client_listeners().next().is_none());
+    let only_broker = format!("node.id=4\nprocess.roles=broker\nlisteners=PLAINTEXT://d:9092\n{quorum}");
+    let config = file(&only_broker);
+    assert_eq!(config.quorum_address(), ("d".to_owned(), 9092));
+    let told = mistakes(&only_broker.replace("node.id=4", "node.id=3"));
+    assert!(told.contains("so this node, 3 (node.id), must not stand in it"), "{told}");
+    let told = mistakes(&only_broker.replace("d:9092", "d:9092,CONTROLLER://:9093"));
+    assert!(
+        told.contains("a listener that stands in controller.listener.names must not stand here"),
+        "{told}"
+    );
+
+    // Names in `controller.quorum.bootstrap.servers` that may be other machines' are.
+    for (server, is_alone) in [("localhost:9093", true), ("x:9093", true), ("y:9093", false)] {
+        let config = file(&format!(
+            "node.id=2\ncontroller.listener.names=CONTROLLER\ncontroller.quorum.bootstrap.servers={server}\n\
+             listeners=PLAINTEXT://:9092,CONTROLLER://:9093\nadvertised.listeners=PLAINTEXT://x:9092,CONTROLLER://x:9093\n"
+        ));
+        assert_eq!(config.is_alone(), is_alone, "{server}");
+    }
+}
+
 /// A config that asks for protection, or for a cluster, must not run without.
 #[test]
 fn what_is_not_built_is_refused_with_one_clear_message() {
@@ -278,11 +311,11 @@ fn what_is_not_built_is_refused_with_one_clear_message() {
         ("create.topic.policy.class.name=a.B\n", "Java classes"),
         ("config.providers=file\n", "Java classes"),
         ("remote.log.storage.system.enable=true\n", "tiered storage"),
-        ("process.roles=broker\n", "broker,controller only"),
-        ("process.roles=controller\n", "broker,controller only"),
-        ("controller.quorum.voters=1@a:1,2@b:1,3@c:1\n", "a quorum of several is not built yet"),
-        ("controller.quorum.bootstrap.servers=a:1,b:1\n", "a quorum of several is not built yet"),
-        ("controller.quorum.voters=2@a:1\n", "has to be this node, which is 1"),
+        ("process.roles=broker\n", "a node that is only a broker needs"),
+        ("process.roles=controller\n", "needs a listener for them"),
+        ("controller.quorum.voters=1@a:1,2@b:1,3@c:1\n", "needs a listener for them"),
+        ("controller.quorum.bootstrap.servers=a:1,b:1\n", "needs a listener for them"),
+        ("controller.quorum.voters=2@a:1\n", "so this node, 1 (node.id), has to stand in it"),
         ("controller.quorum.voters=localhost:1\n", "expected id@host:port"),
     ] {
         let told = mistakes(text);

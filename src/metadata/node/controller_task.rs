@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::SubmitError;
 use super::sessions::Sessions;
-use super::start::QuorumSettings;
+use super::settings::QuorumSettings;
 use crate::apply::apply_to;
 use crate::controller::{ConfigRules, ControllerContext, TopicDefaults, fence_brokers};
 use crate::image::Image;

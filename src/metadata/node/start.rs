@@ -5,152 +5,71 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use klamm_io::{Clock, Disk, Random};
-use klamm_model::{NodeId, Uuid};
+use bytes::Bytes;
+use klamm_model::NodeId;
 use openraft::async_runtime::watch::WatchReceiver;
+use openraft::errors::Fatal;
 use openraft::{AsyncRuntime, Config, SnapshotPolicy};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::controller_task::{self, Surroundings};
+use super::controller_task::{self, Job, Surroundings};
+use super::forming::{self, Settled};
+use super::membership::Members;
 use super::sessions::Sessions;
+use super::settings::{Identity, Settings, StartError};
 use super::{MetadataNode, PeerCall};
-use crate::controller::{ConfigRules, TopicDefaults};
 use crate::image::Image;
-use crate::planted::Planted;
 use crate::quorum::disk_thread::DiskThread;
+use crate::quorum::introduction::JoinRequest;
 use crate::quorum::log::{LOG_FILE, LogStore, VOTE_FILE, form_alone};
-use crate::quorum::network::{self, Network, QuorumNetwork};
+use crate::quorum::message::{self, Envelope, Question};
+use crate::quorum::network::{self, Network};
+use crate::quorum::replica_key::ReplicaKey;
 use crate::quorum::state_machine::{SNAPSHOT_FILE, StateMachine};
-use crate::quorum::{Raft, Runtime, VoterNode};
+use crate::quorum::{Raft, Runtime, TypeConfig, VoterNode};
 
 /// How many requests may wait to be decided; who comes then waits to wait.
 const JOBS_WAITING_MAX: usize = 1024;
 
-/// How many messages of other voters may wait.
+/// How many messages of other members may wait.
 const PEER_CALLS_WAITING_MAX: usize = 1024;
 
-/// What a node needs to start.
-pub struct Settings {
-    /// `node.id`.
-    pub node_id: NodeId,
-    /// The id of the log directory that holds the metadata log.
-    pub directory_id: Uuid,
-    /// The cluster's id, as `meta.properties` says.
-    pub cluster_id: String,
-    /// All voters, this node among them.
-    pub voters: Vec<Voter>,
-    /// The folder of the metadata log, `klamm-metadata` in the first log directory. It is made if need be.
-    pub dir: PathBuf,
-    /// Files.
-    pub disk: Arc<dyn Disk>,
-    /// Time.
-    pub clock: Arc<dyn Clock>,
-    /// Topic ids, placements and election time-outs come from here.
-    pub random: Arc<dyn Random>,
-    /// The way to the other voters; [`NoPeers`](crate::NoPeers) where there are none.
-    pub network: Arc<dyn QuorumNetwork>,
-    /// What new topics get.
-    pub defaults: TopicDefaults,
-    /// Which settings exist.
-    pub rules: Arc<dyn ConfigRules>,
-    /// Times and sizes.
-    pub quorum: QuorumSettings,
-}
+/// How long the node that formed a cluster waits between its tries to lead it. The others have to be there first.
+const FIRST_ELECTION_PAUSE: Duration = Duration::from_millis(100);
 
-/// A member of the quorum.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Voter {
-    /// Its `node.id`.
-    pub id: NodeId,
-    /// The id of its log directory, where it is known.
-    pub directory_id: Uuid,
-    /// Host of its controller listener.
-    pub host: String,
-    /// Port of its controller listener.
-    pub port: u16,
-}
-
-/// Times and sizes of the quorum.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct QuorumSettings {
-    /// How often a leader shows that it lives.
-    pub heartbeat: Duration,
-    /// After how long without a leader a voter stands for election, at least.
-    pub election_timeout_min: Duration,
-    /// And at most.
-    pub election_timeout_max: Duration,
-    /// After how long without a heartbeat a broker is fenced (`broker.session.timeout.ms`).
-    pub broker_session_timeout: Duration,
-    /// How many entries the log grows by before a snapshot is made.
-    pub snapshot_entries: u64,
-    /// How many bytes the log grows by before a snapshot is made (`metadata.log.max.record.bytes.between.snapshots`).
-    pub snapshot_bytes: u64,
-    /// How many entries stay in the log behind a snapshot, for voters that are a little late.
-    pub entries_kept: u64,
-    /// A mistake that a test makes the controller make.
-    pub planted: Planted,
-}
-
-impl Default for QuorumSettings {
-    fn default() -> QuorumSettings {
-        QuorumSettings {
-            heartbeat: Duration::from_millis(200),
-            election_timeout_min: Duration::from_millis(1000),
-            election_timeout_max: Duration::from_millis(2000),
-            broker_session_timeout: Duration::from_secs(9),
-            snapshot_entries: 10_000,
-            snapshot_bytes: 20 << 20,
-            entries_kept: 1000,
-            planted: Planted::default(),
-        }
-    }
-}
-
-/// Why a node cannot start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// The files cannot be used.
-    #[error("the metadata log in {dir} cannot be opened: {source}")]
-    Storage {
-        /// The folder.
-        dir: PathBuf,
-        /// What is wrong.
-        source: io::Error,
-    },
-    /// The settings contradict each other.
-    #[error("the metadata quorum cannot be set up: {0}")]
-    Settings(String),
-    /// The quorum did not start.
-    #[error("the metadata quorum did not start: {0}")]
-    Quorum(String),
-}
+/// How often it tries; then the election time-outs take over.
+const FIRST_ELECTIONS_MAX: u32 = 30;
 
 impl MetadataNode {
-    /// Starts a node on a thread of its own. When this returns, a quorum of one leads, and the image holds
-    /// everything that was ever answered; with more voters, [`MetadataNode::watch`] tells when there is a
-    /// leader.
+    /// Starts a node on a thread of its own. When this returns for a node whose directory belongs to a cluster, a
+    /// quorum of one leads, and the image holds everything that was ever answered; with more voters,
+    /// [`MetadataNode::watch`] tells when there is a leader. A node with a new directory is still looking for its
+    /// cluster: [`MetadataNode::joined`] tells when it has found it.
     ///
     /// # Errors
     /// When the files cannot be used, or the settings contradict each other.
     pub fn start(settings: Settings) -> Result<MetadataNode, StartError> {
-        let id = settings.node_id;
         let disk_thread = DiskThread::spawn().map_err(|error| StartError::Quorum(error.to_string()))?;
         let (started, start) = std::sync::mpsc::channel();
+        let seed = settings.random.next_u64();
+        let (node, work) = prepare(settings, disk_thread)?;
         let run = move || {
             let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
                 Ok(runtime) => runtime,
                 Err(error) => return drop(started.send(Err(StartError::Quorum(error.to_string())))),
             };
-            let seed = settings.random.next_u64();
             runtime.block_on(Runtime::scope(seed, async move {
-                match Running::start(settings, disk_thread).await {
-                    Ok((running, node)) => {
-                        if started.send(Ok(node)).is_ok() {
+                if work.is_new() {
+                    let _ = started.send(Ok(()));
+                    return work.settle_and_run().await;
+                }
+                match work.open().await {
+                    Ok(running) => {
+                        if started.send(Ok(())).is_ok() {
                             running.until_stopped().await;
                         }
                     }
@@ -161,8 +80,7 @@ impl MetadataNode {
         let thread = std::thread::Builder::new().name("klamm-metadata".to_owned()).spawn(run);
         let thread = thread.map_err(|error| StartError::Quorum(error.to_string()))?;
         let ended = |_| StartError::Quorum("its thread ended".to_owned());
-        let node = start.recv().map_err(ended).and_then(|result| result)?;
-        debug_assert_eq!(node.id, id);
+        start.recv().map_err(ended).and_then(|result| result)?;
         *node.thread.lock() = Some(thread);
         Ok(node)
     }
@@ -177,95 +95,195 @@ impl MetadataNode {
         settings: Settings,
     ) -> Result<(MetadataNode, impl Future<Output = ()>), StartError> {
         let seed = settings.random.next_u64();
-        let start = Running::start(settings, DiskThread::inline());
-        let (running, node) = Runtime::scope(seed, start).await?;
-        let work = Runtime::scope(seed.wrapping_add(1), running.until_stopped());
-        Ok((node, work))
+        let (node, work) = prepare(settings, DiskThread::inline())?;
+        let stage = if work.is_new() {
+            Stage::New(Box::new(work))
+        } else {
+            Stage::Open(Runtime::scope(seed, work.open()).await?)
+        };
+        let rest = async move {
+            match stage {
+                Stage::New(work) => work.settle_and_run().await,
+                Stage::Open(running) => running.until_stopped().await,
+            }
+        };
+        Ok((node, Runtime::scope(seed.wrapping_add(1), rest)))
     }
+}
+
+/// How far a start is.
+enum Stage {
+    New(Box<Work>),
+    Open(Running),
+}
+
+/// What does the work of a node, before its log is open.
+struct Work {
+    settings: Settings,
+    disk_thread: DiskThread,
+    published: watch::Sender<Arc<Image>>,
+    jobs: mpsc::Receiver<Box<dyn Job>>,
+    peers: mpsc::Receiver<PeerCall>,
+    stop: oneshot::Receiver<()>,
+    failed: watch::Sender<Option<String>>,
+    addresses: watch::Sender<BTreeMap<NodeId, (String, u16)>>,
+    joined: watch::Sender<Option<Result<(), String>>>,
+    sessions: Arc<Sessions>,
+}
+
+/// The node and what will do its work. Nothing runs yet.
+fn prepare(settings: Settings, disk_thread: DiskThread) -> Result<(MetadataNode, Work), StartError> {
+    if settings.node_id.0 < 0 {
+        return Err(StartError::Settings(format!("node {} has a negative number", settings.node_id)));
+    }
+    let cluster_id = match &settings.identity {
+        Identity::Of(cluster_id) => cluster_id,
+        Identity::New { .. } => "",
+    };
+    let (published, images) = watch::channel(Arc::new(Image::empty(cluster_id)));
+    let (jobs, waiting) = mpsc::channel(JOBS_WAITING_MAX);
+    let (peers, peer_calls) = mpsc::channel(PEER_CALLS_WAITING_MAX);
+    let (stop, stopped) = oneshot::channel();
+    let (failed, failure) = watch::channel(None);
+    let (addresses, known) = watch::channel(BTreeMap::new());
+    let (joined, joining) = watch::channel(None);
+    let sessions = Arc::new(Sessions::new(settings.clock.clone(), settings.quorum.broker_session_timeout));
+    let node = MetadataNode {
+        id: settings.node_id,
+        images,
+        jobs,
+        peers,
+        failure,
+        addresses: known,
+        joined: joining,
+        sessions: sessions.clone(),
+        stop: Mutex::new(Some(stop)),
+        thread: Mutex::new(None),
+    };
+    let work = Work {
+        settings,
+        disk_thread,
+        published,
+        jobs: waiting,
+        peers: peer_calls,
+        stop: stopped,
+        failed,
+        addresses,
+        joined,
+        sessions,
+    };
+    Ok((node, work))
 }
 
 /// What runs on the metadata thread.
 struct Running {
     raft: Raft,
+    members: Arc<Members>,
     peers: mpsc::Receiver<PeerCall>,
     stop: oneshot::Receiver<()>,
     failed: watch::Sender<Option<String>>,
     disk_thread: DiskThread,
 }
 
-impl Running {
-    async fn start(
-        settings: Settings,
-        disk_thread: DiskThread,
-    ) -> Result<(Running, MetadataNode), StartError> {
-        let id = settings.node_id;
-        check_voters(&settings)?;
+impl Work {
+    /// Whether the directory belongs to no cluster yet.
+    fn is_new(&self) -> bool {
+        matches!(self.settings.identity, Identity::New { .. })
+    }
+
+    /// Finds the cluster, and does the work of a member of it.
+    async fn settle_and_run(mut self) {
+        let joined = self.joined.clone();
+        let failed = |error: StartError| drop(joined.send_replace(Some(Err(error.to_string()))));
+        let Settings { identity, .. } = &self.settings;
+        let Identity::New { wanted, keep } = identity.clone() else {
+            unreachable!("the cluster is looked for only by a node that has none");
+        };
+        if let Err(source) = make_dir(&self.settings) {
+            return failed(StartError::Storage { dir: self.settings.dir.clone(), source });
+        }
+        let settled =
+            forming::settle(&self.settings, wanted.as_deref(), &keep, &mut self.peers, &mut self.stop).await;
+        let Settled { cluster_id, is_former } = match settled {
+            Ok(Some(settled)) => settled,
+            Ok(None) => return,
+            Err(error) => return failed(error),
+        };
+        self.settings.identity = Identity::Of(cluster_id);
+        match self.open().await {
+            Ok(running) => {
+                if is_former {
+                    Runtime::spawn(elect_first(running.raft.clone()));
+                }
+                running.until_stopped().await;
+            }
+            Err(error) => failed(error),
+        }
+    }
+
+    /// Opens the files and begins to take part.
+    async fn open(self) -> Result<Running, StartError> {
+        let Work { settings, disk_thread, published, jobs, peers, stop, failed, addresses, joined, sessions } =
+            self;
+        let Identity::Of(cluster_id) = settings.identity.clone() else {
+            unreachable!("the cluster is found before the log is opened");
+        };
+        let own = settings.key();
         let storage = |source| StartError::Storage { dir: settings.dir.clone(), source };
         make_dir(&settings).map_err(storage)?;
-        if let [_] = settings.voters[..]
-            && is_new(&settings).map_err(storage)?
-        {
-            form_alone(&*settings.disk, &settings.dir, id.0 as u64, members(&settings.voters))
-                .map_err(storage)?;
+        if is_new(&settings).map_err(storage)? {
+            if !settings.is_alone() {
+                return Err(storage(missing_files(&cluster_id)));
+            }
+            let members = BTreeMap::from([(own, node_of(&settings.address))]);
+            form_alone(&*settings.disk, &settings.dir, own, members).map_err(storage)?;
         }
         let log = LogStore::open(&settings.disk, &disk_thread, &settings.dir).map_err(storage)?;
-        let (machine, images) =
-            StateMachine::open(&settings.disk, &disk_thread, &settings.dir, &settings.cluster_id)
+        let machine =
+            StateMachine::open(&settings.disk, &disk_thread, &settings.dir, &cluster_id, published.clone())
                 .map_err(storage)?;
-        let published = machine.publisher();
-        let pristine = log.is_pristine();
-        let config = config(&settings).map_err(StartError::Settings)?;
-        let network = Network { carrier: Arc::clone(&settings.network) };
+        let config = config(&settings, &cluster_id).map_err(StartError::Settings)?;
+        let network =
+            Network { carrier: Arc::clone(&settings.network), own, cluster_id: Some(cluster_id.clone()) };
         let fatal = |error: &dyn std::fmt::Display| StartError::Quorum(error.to_string());
-        let raft = Raft::new(id.0 as u64, Arc::new(config), network, log.clone(), machine)
+        let raft = Raft::new(own, Arc::new(config), network.clone(), log.clone(), machine)
             .await
             .map_err(|error| fatal(&error))?;
-        if pristine {
-            raft.initialize(members(&settings.voters)).await.map_err(|error| fatal(&error))?;
+        if voters(&raft).await.map_err(|error| fatal(&error))? == [own] {
+            lead_alone(&raft, own).await.map_err(StartError::Quorum)?;
         }
-        if settings.voters.len() == 1 {
-            lead_alone(&raft, id).await.map_err(StartError::Quorum)?;
-        }
-        let (jobs, waiting) = mpsc::channel(JOBS_WAITING_MAX);
-        let (peers, peer_calls) = mpsc::channel(PEER_CALLS_WAITING_MAX);
-        let (stop, stopped) = oneshot::channel();
-        let (failed, failure) = watch::channel(None);
         publish_controller(&raft, &published);
-        let (addresses, known) = watch::channel(addresses(&raft));
+        addresses.send_replace(addresses_of(&raft));
+        let members = Arc::new(Members {
+            raft: raft.clone(),
+            network,
+            own: settings.introduction(Some(cluster_id)),
+            address: settings.address.clone(),
+            voters: settings.voters.clone(),
+            bootstrap_servers: settings.bootstrap_servers.clone(),
+            changing: tokio::sync::Mutex::default(),
+            told: Mutex::default(),
+        });
+        let images = published.subscribe();
         Runtime::spawn(follow_quorum(raft.clone(), published, addresses));
-        let sessions =
-            Arc::new(Sessions::new(settings.clock.clone(), settings.quorum.broker_session_timeout));
+        Runtime::spawn(members.clone().keep_own(failed.clone()));
         let surroundings = Surroundings {
-            id,
+            id: settings.node_id,
             clock: settings.clock,
             random: settings.random,
             defaults: settings.defaults,
             rules: settings.rules,
             quorum: settings.quorum,
         };
-        Runtime::spawn(controller_task::run(
-            raft.clone(),
-            log,
-            images.clone(),
-            waiting,
-            sessions.clone(),
-            surroundings,
-        ));
-        let node = MetadataNode {
-            id,
-            images,
-            jobs,
-            peers,
-            failure,
-            addresses: known,
-            sessions: sessions.clone(),
-            stop: Mutex::new(Some(stop)),
-            thread: Mutex::new(None),
-        };
-        Ok((Running { raft, peers: peer_calls, stop: stopped, failed, disk_thread }, node))
+        let deciding = controller_task::run(raft.clone(), log, images, jobs, sessions, surroundings);
+        Runtime::spawn(deciding);
+        joined.send_replace(Some(Ok(())));
+        Ok(Running { raft, members, peers, stop, failed, disk_thread })
     }
+}
 
-    /// Serves the other voters until the node is stopped or fails.
+impl Running {
+    /// Serves the other members until the node is stopped or fails.
     async fn until_stopped(mut self) {
         let mut metrics = self.raft.metrics();
         loop {
@@ -285,10 +303,10 @@ impl Running {
                 }
                 call = self.peers.recv() => {
                     let Some((message, sender)) = call else { break };
-                    let raft = self.raft.clone();
+                    let (raft, members) = (self.raft.clone(), self.members.clone());
                     Runtime::spawn(async move {
-                        // The other voter may have given up waiting.
-                        let _ = sender.send(network::answer(&raft, message).await);
+                        // The other member may have given up waiting.
+                        let _ = sender.send(answer(&raft, &members, message.0).await);
                     });
                 }
             }
@@ -300,15 +318,76 @@ impl Running {
     }
 }
 
-fn check_voters(settings: &Settings) -> Result<(), StartError> {
-    if settings.node_id.0 < 0 {
-        return Err(StartError::Settings(format!("node {} has a negative number", settings.node_id)));
+/// Answers what another node sent, if it is meant for this one.
+async fn answer(raft: &Raft, members: &Members, message: Bytes) -> io::Result<Bytes> {
+    let (envelope, question) = match message::decode_question(message) {
+        Ok(decoded) => decoded,
+        Err(answer) => return Ok(answer),
+    };
+    if matches!(question, Question::Introduce(_)) {
+        return message::encode_answer(&members.own);
     }
-    if settings.voters.iter().any(|voter| voter.id == settings.node_id) {
-        return Ok(());
+    if let Some(why) = misdirected(&envelope, members) {
+        return Ok(message::refuse(&why));
     }
-    let message = format!("node {} is not among the voters of the quorum", settings.node_id);
-    Err(StartError::Settings(message))
+    match question {
+        Question::Join(request) => join(members, request).await,
+        question => network::answer(raft, question).await,
+    }
+}
+
+async fn join(members: &Members, request: JoinRequest) -> io::Result<Bytes> {
+    match members.admit(request).await {
+        Ok(answer) => message::encode_answer(&answer),
+        Err(why) => {
+            tracing::warn!("a node is not taken in: {why}");
+            Ok(message::refuse(&why))
+        }
+    }
+}
+
+/// Why a message is not for this node, if it is not.
+fn misdirected(envelope: &Envelope, members: &Members) -> Option<String> {
+    let own = &members.own;
+    if envelope.cluster_id != own.cluster_id {
+        let name = |id: &Option<String>| id.clone().unwrap_or_else(|| "none".to_owned());
+        return Some(format!(
+            "node {} belongs to cluster {}, and the message came from node {} of cluster {}: check the addresses of \
+             the controllers",
+            own.key.id,
+            name(&own.cluster_id),
+            envelope.from.id,
+            name(&envelope.cluster_id)
+        ));
+    }
+    let to = envelope.to?;
+    (to != own.key).then(|| {
+        format!(
+            "it is meant for node {} with directory {}, and here is node {} with directory {}",
+            to.id, to.directory_id, own.key.id, own.key.directory_id
+        )
+    })
+}
+
+/// Has the node that formed a cluster lead it as soon as the others are there.
+async fn elect_first(raft: Raft) {
+    for _ in 0..FIRST_ELECTIONS_MAX {
+        tokio::time::sleep(FIRST_ELECTION_PAUSE).await;
+        if raft.current_leader().await.is_some() || raft.trigger().elect(true).await.is_err() {
+            return;
+        }
+    }
+}
+
+fn missing_files(cluster_id: &str) -> io::Error {
+    io::Error::new(
+        io::ErrorKind::NotFound,
+        format!(
+            "the log is gone, although the directory belongs to cluster {cluster_id}. If log.dirs was changed, name the \
+             directory with klamm-metadata first. If the folder is lost, so are the votes of this node: start it with \
+             an empty directory, and it joins as a new member and copies what it had"
+        ),
+    )
 }
 
 fn make_dir(settings: &Settings) -> io::Result<()> {
@@ -329,28 +408,29 @@ fn is_new(settings: &Settings) -> io::Result<bool> {
     Ok(true)
 }
 
-fn members(voters: &[Voter]) -> BTreeMap<u64, VoterNode> {
-    let node = |voter: &Voter| VoterNode {
-        directory_id: voter.directory_id.0.iter().map(|byte| format!("{byte:02x}")).collect(),
-        host: voter.host.clone(),
-        port: voter.port,
-    };
-    voters.iter().map(|voter| (voter.id.0 as u64, node(voter))).collect()
+fn node_of((host, port): &(String, u16)) -> VoterNode {
+    VoterNode { host: host.clone(), port: *port }
 }
 
-fn config(settings: &Settings) -> Result<Config, String> {
+/// The voters as this node knows them.
+async fn voters(raft: &Raft) -> Result<Vec<ReplicaKey>, Fatal<TypeConfig>> {
+    // Metrics are published only some time after the start.
+    raft.with_raft_state(|state| state.membership_state.effective().membership().voter_ids().collect()).await
+}
+
+fn config(settings: &Settings, cluster_id: &str) -> Result<Config, String> {
     let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let quorum = &settings.quorum;
     let config = Config {
-        cluster_name: settings.cluster_id.clone(),
+        cluster_name: cluster_id.to_owned(),
         heartbeat_interval: millis(quorum.heartbeat),
         election_timeout_min: millis(quorum.election_timeout_min),
         election_timeout_max: millis(quorum.election_timeout_max),
         snapshot_policy: SnapshotPolicy::LogsSinceLast(quorum.snapshot_entries),
         max_in_snapshot_log_to_keep: quorum.entries_kept,
-        // Ticks drive heartbeats and elections, of which a single voter needs neither: it leads from its start
-        // on, and must not wake an idle machine dozens of times a second.
-        enable_tick: settings.voters.len() > 1,
+        // Ticks drive heartbeats and elections, of which a single member needs neither: it leads from its start
+        // on, and must not wake an idle machine dozens of times a second. They begin with the second member.
+        enable_tick: !settings.is_alone(),
         // A node that was cut off must not unseat a leader that works (KIP-996 does the same in Kafka).
         enable_pre_vote: Some(true),
         ..Config::default()
@@ -359,8 +439,7 @@ fn config(settings: &Settings) -> Result<Config, String> {
 }
 
 /// Makes a quorum of one lead, and waits until it has applied all that its log holds.
-async fn lead_alone(raft: &Raft, id: NodeId) -> Result<(), String> {
-    let own = id.0 as u64;
+async fn lead_alone(raft: &Raft, own: ReplicaKey) -> Result<(), String> {
     if raft.metrics().borrow_watched().current_leader != Some(own) {
         raft.trigger().elect(false).await.map_err(|error| error.to_string())?;
     }
@@ -374,7 +453,7 @@ async fn lead_alone(raft: &Raft, id: NodeId) -> Result<(), String> {
 /// Says in the image who the controller is.
 fn publish_controller(raft: &Raft, published: &watch::Sender<Arc<Image>>) {
     let leader = raft.metrics().borrow_watched().current_leader;
-    let controller = leader.map(|leader| NodeId(leader as i32));
+    let controller = leader.map(|leader| leader.id);
     published.send_if_modified(|image| {
         let changed = image.controller != controller;
         if changed {
@@ -391,20 +470,31 @@ async fn follow_quorum(
     known: watch::Sender<BTreeMap<NodeId, (String, u16)>>,
 ) {
     let mut metrics = raft.metrics();
-    while metrics.changed().await.is_ok() {
+    loop {
         publish_controller(&raft, &published);
-        let now = addresses(&raft);
+        let now = addresses_of(&raft);
+        if now.len() > 1 {
+            raft.runtime_config().tick(true);
+        }
         known.send_if_modified(|known| {
             let changed = *known != now;
             *known = now;
             changed
         });
+        if metrics.changed().await.is_err() {
+            return;
+        }
     }
 }
 
-fn addresses(raft: &Raft) -> BTreeMap<NodeId, (String, u16)> {
+/// Where the members listen. Of a node that comes back with another directory, the one that votes.
+fn addresses_of(raft: &Raft) -> BTreeMap<NodeId, (String, u16)> {
     let metrics = raft.metrics();
     let metrics = metrics.borrow_watched();
-    let nodes = metrics.membership_config.membership().nodes();
-    nodes.map(|(id, node)| (NodeId(*id as i32), (node.host.clone(), node.port))).collect()
+    let membership = metrics.membership_config.membership();
+    let address = |key: ReplicaKey| {
+        let node = membership.get_node(&key)?;
+        Some((key.id, (node.host.clone(), node.port)))
+    };
+    membership.learner_ids().chain(membership.voter_ids()).filter_map(address).collect()
 }

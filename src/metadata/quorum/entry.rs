@@ -17,6 +17,7 @@ use klamm_protocol::{EncodeError, decode_metadata_record, encode_metadata_record
 use openraft::EntryPayload;
 use openraft::entry::RaftEntry;
 
+use super::replica_key::ReplicaKey;
 use super::{Batch, Entry, LogId};
 
 const BLANK: u8 = 0;
@@ -27,7 +28,10 @@ const MEMBERSHIP: u8 = 2;
 pub(crate) const ENTRY_LEN_MIN: usize = 17;
 
 pub(crate) fn log_id(term: u64, index: u64) -> LogId {
-    let leader = openraft::impls::leader_id_std::LeaderId::<u64, u64> { term, voted_for: 0 };
+    let leader = openraft::impls::leader_id_std::LeaderId::<u64, ReplicaKey> {
+        term,
+        voted_for: ReplicaKey::default(),
+    };
     LogId::new(openraft::vote::RaftLeaderId::to_committed(&leader), index)
 }
 

@@ -9,8 +9,9 @@ use klamm_model::{NodeId, Uuid};
 use openraft::EntryPayload;
 use openraft::entry::RaftEntry;
 
-use super::log::{COMMITTED_FILE, LOG_FILE, VOTE_FILE, encode_first_vote};
+use super::log::{LOG_FILE, VOTE_FILE, clear, encode_first_vote};
 use super::log_file::LogFile;
+use super::replica_key::ReplicaKey;
 use super::state_machine::SNAPSHOT_FILE;
 use super::{Entry, Membership, SnapshotMeta, StoredMembership, VoterNode, entry, snapshot};
 
@@ -26,16 +27,9 @@ pub(crate) fn import(
     image: &crate::image::Image,
 ) -> io::Result<()> {
     assert!(image.offset >= 0, "an image that is imported has an offset to go on from");
-    for name in [VOTE_FILE, LOG_FILE, COMMITTED_FILE, SNAPSHOT_FILE] {
-        let path = dir.join(name);
-        if disk.exists(&path)? {
-            disk.remove_file(&path)?;
-        }
-    }
-    disk.sync_dir(dir)?;
-    let id = node.0 as u64;
-    let digits = directory_id.0.iter().map(|byte| format!("{byte:02x}")).collect();
-    let voter = VoterNode { directory_id: digits, host: String::new(), port: 0 };
+    clear(disk, dir)?;
+    let id = ReplicaKey::new(node, directory_id);
+    let voter = VoterNode { host: String::new(), port: 0 };
     let members = Membership::new(vec![BTreeSet::from([id])], BTreeMap::from([(id, voter)]));
     let members = members.map_err(io::Error::other)?;
     let last = entry::log_id(TERM, image.offset as u64);

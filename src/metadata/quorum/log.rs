@@ -1,7 +1,7 @@
 //! openraft's log storage over our files: `log`, `vote` and `committed`.
 //!
 //! ```text
-//! vote:      magic "KLAMMVOT" | version u32 | term u64 | node u64 | committed u8 | CRC32C u32
+//! vote:      magic "KLAMMVOT" | version u32 | term u64 | node i32 | its directory 16 bytes | committed u8 | CRC32C u32
 //! committed: term u64 | index u64 | CRC32C u32
 //! ```
 //!
@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use bytes::{Buf, BufMut};
 use klamm_io::{Disk, File, OpenMode};
+use klamm_model::{NodeId, Uuid};
 use openraft::entry::RaftEntry;
 use openraft::storage::{IOFlushed, LogState, RaftLogStorage};
 use openraft::{EntryPayload, OptionalSend, RaftLogReader};
@@ -23,6 +24,8 @@ use parking_lot::Mutex;
 
 use super::disk_thread::{DiskThread, is_full};
 use super::log_file::{LogFile, Opened};
+use super::replica_key::ReplicaKey;
+use super::state_machine::SNAPSHOT_FILE;
 use super::{Entry, LogId, Membership, TypeConfig, Vote, VoterNode, entry};
 
 pub(crate) const LOG_FILE: &str = "log";
@@ -30,8 +33,8 @@ pub(crate) const VOTE_FILE: &str = "vote";
 pub(crate) const COMMITTED_FILE: &str = "committed";
 
 const VOTE_MAGIC: &[u8; 8] = b"KLAMMVOT";
-const VOTE_VERSION: u32 = 1;
-const VOTE_LEN: usize = 33;
+const VOTE_VERSION: u32 = 2;
+const VOTE_LEN: usize = 45;
 const COMMITTED_LEN: usize = 20;
 
 /// The log of this voter. Clones read and write the same one.
@@ -72,8 +75,8 @@ struct State {
 pub(crate) fn form_alone(
     disk: &dyn Disk,
     dir: &Path,
-    id: u64,
-    nodes: BTreeMap<u64, VoterNode>,
+    id: ReplicaKey,
+    nodes: BTreeMap<ReplicaKey, VoterNode>,
 ) -> io::Result<()> {
     let members = Membership::new(vec![BTreeSet::from([id])], nodes).map_err(io::Error::other)?;
     let entries = [
@@ -84,8 +87,34 @@ pub(crate) fn form_alone(
     disk.replace(&dir.join(VOTE_FILE), &encode_first_vote(1, id))
 }
 
+/// Makes the files of a new quorum of these voters. Each of them may have the same; they elect a leader then.
+pub(crate) fn form(disk: &dyn Disk, dir: &Path, voters: BTreeMap<ReplicaKey, VoterNode>) -> io::Result<()> {
+    clear(disk, dir)?;
+    let ids: BTreeSet<ReplicaKey> = voters.keys().copied().collect();
+    let members = Membership::new(vec![ids], voters).map_err(io::Error::other)?;
+    let entry = Entry::new(entry::log_id(0, 0), EntryPayload::Membership(members));
+    LogFile::form(disk, &dir.join(LOG_FILE), &[entry]).map(drop)
+}
+
+/// Makes the files of a node that will get everything from others.
+pub(crate) fn begin_empty(disk: &dyn Disk, dir: &Path) -> io::Result<()> {
+    clear(disk, dir)?;
+    LogFile::form(disk, &dir.join(LOG_FILE), &[]).map(drop)
+}
+
+/// Takes away what an earlier attempt to make the files has left.
+pub(crate) fn clear(disk: &dyn Disk, dir: &Path) -> io::Result<()> {
+    for name in [VOTE_FILE, LOG_FILE, COMMITTED_FILE, SNAPSHOT_FILE] {
+        let path = dir.join(name);
+        if disk.exists(&path)? {
+            disk.remove_file(&path)?;
+        }
+    }
+    disk.sync_dir(dir)
+}
+
 /// The vote of a node that leads alone.
-pub(crate) fn encode_first_vote(term: u64, id: u64) -> Vec<u8> {
+pub(crate) fn encode_first_vote(term: u64, id: ReplicaKey) -> Vec<u8> {
     encode_vote(&Vote::new_committed(term, id))
 }
 
@@ -120,12 +149,6 @@ impl LogStore {
             state: Mutex::new(state),
         };
         Ok(LogStore { shared: Arc::new(shared) })
-    }
-
-    /// Whether this voter never took part in anything.
-    pub(crate) fn is_pristine(&self) -> bool {
-        let state = self.shared.state.lock();
-        state.vote.is_none() && state.log.last().is_none()
     }
 
     /// How many bytes were appended since the last call.
@@ -255,7 +278,8 @@ fn encode_vote(vote: &Vote) -> Vec<u8> {
     out.put_slice(VOTE_MAGIC);
     out.put_u32(VOTE_VERSION);
     out.put_u64(vote.leader_id.term);
-    out.put_u64(vote.leader_id.voted_for);
+    out.put_i32(vote.leader_id.voted_for.id.0);
+    out.put_slice(&vote.leader_id.voted_for.directory_id.0);
     out.put_u8(u8::from(vote.committed));
     let checksum = crc32c::crc32c(&out);
     out.put_u32(checksum);
@@ -282,7 +306,10 @@ fn decode_vote(path: &Path, content: &[u8]) -> io::Result<Vote> {
     if content.len() != VOTE_LEN {
         return Err(invalid("it has the wrong length"));
     }
-    let (term, node, committed) = (fields.get_u64(), fields.get_u64(), fields.get_u8());
+    let (term, id) = (fields.get_u64(), NodeId(fields.get_i32()));
+    let mut directory_id = Uuid::ZERO;
+    fields.copy_to_slice(&mut directory_id.0);
+    let (node, committed) = (ReplicaKey::new(id, directory_id), fields.get_u8());
     if crc32c::crc32c(&content[..VOTE_LEN - 4]) != fields.get_u32() {
         return Err(invalid("its checksum is wrong"));
     }

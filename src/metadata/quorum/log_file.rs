@@ -22,7 +22,7 @@ use super::{Entry, LogId};
 
 const MAGIC: &[u8; 8] = b"KLAMMLOG";
 /// The version of the format. A file of another one is refused, not guessed at.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const HEADER_LEN: usize = 36;
 const FRAME_LEN: usize = 8;
 /// The longest entry that is written, and that is believed: a length beyond it is damage.

@@ -3,9 +3,12 @@
 pub(crate) mod disk_thread;
 pub(crate) mod entry;
 pub(crate) mod import;
+pub(crate) mod introduction;
 pub(crate) mod log;
 pub(crate) mod log_file;
+pub(crate) mod message;
 pub(crate) mod network;
+pub(crate) mod replica_key;
 pub(crate) mod snapshot;
 pub(crate) mod state_machine;
 #[cfg(test)]
@@ -14,6 +17,8 @@ mod tests;
 use klamm_protocol::records::cluster_metadata::MetadataRecord;
 use openraft::rt::deterministic_rng::DeterministicRng;
 use serde::{Deserialize, Serialize};
+
+use replica_key::ReplicaKey;
 
 /// tokio, with the randomness of each task derived from the seed that the node was started with.
 pub(crate) type Runtime = DeterministicRng<openraft::impls::TokioRuntime>;
@@ -24,16 +29,16 @@ openraft::declare_raft_types!(
     pub(crate) TypeConfig:
         D = Batch,
         R = Applied,
-        NodeId = u64,
+        NodeId = ReplicaKey,
         Node = VoterNode,
-        LeaderId = openraft::impls::leader_id_std::LeaderId<u64, u64>,
+        LeaderId = openraft::impls::leader_id_std::LeaderId<u64, ReplicaKey>,
         AsyncRuntime = Runtime,
 );
 
 pub(crate) type LogId = openraft::type_config::alias::LogIdOf<TypeConfig>;
 pub(crate) type Vote = openraft::type_config::alias::VoteOf<TypeConfig>;
 pub(crate) type Entry = openraft::type_config::alias::EntryOf<TypeConfig>;
-pub(crate) type Membership = openraft::Membership<u64, VoterNode>;
+pub(crate) type Membership = openraft::Membership<ReplicaKey, VoterNode>;
 pub(crate) type StoredMembership = openraft::type_config::alias::StoredMembershipOf<TypeConfig>;
 pub(crate) type SnapshotMeta = openraft::type_config::alias::SnapshotMetaOf<TypeConfig>;
 pub(crate) type Snapshot = openraft::type_config::alias::SnapshotOf<TypeConfig, bytes::Bytes>;
@@ -58,12 +63,9 @@ pub(crate) enum Applied {
     Stale,
 }
 
-/// What the quorum knows about a voter beside its number.
+/// What the quorum knows about a member beside who it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct VoterNode {
-    /// The id of the directory that holds its log, as hexadecimal digits. A voter that lost its disk comes
-    /// back as another one.
-    pub directory_id: String,
     /// Where it listens.
     pub host: String,
     /// Where it listens.

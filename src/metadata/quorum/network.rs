@@ -1,4 +1,4 @@
-//! The way to the other voters. What travels is opaque to the carrier: a version byte, then JSON.
+//! The way to the other members. What travels is opaque to the carrier; see `message`.
 
 use std::future::Future;
 use std::io;
@@ -14,22 +14,21 @@ use openraft::raft::{
     TransferLeaderResponse, VoteRequest, VoteResponse,
 };
 use openraft::{RaftNetworkFactory, RaftNetworkV2};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 
-use super::{Raft, Snapshot, SnapshotMeta, TypeConfig, Vote, VoterNode};
+use super::message::{self, Envelope, NoAnswer, Question};
+use super::replica_key::ReplicaKey;
+use super::{Raft, Snapshot, TypeConfig, Vote, VoterNode};
 
-/// The version of what voters say to each other, the first byte of every message.
-const MESSAGE_VERSION: u8 = 1;
-
-/// A message between voters, as bytes for [`MetadataNode::answer_peer`](crate::MetadataNode::answer_peer).
+/// A message between members, as bytes for [`MetadataNode::answer_peer`](crate::MetadataNode::answer_peer).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuorumMessage(pub Bytes);
 
-/// Carries messages to other voters. `server/peers` implements it over the controller listener; a test, in
-/// memory.
+/// Carries messages to other members. `server/peers` implements it over their listeners; a test, in memory.
 pub trait QuorumNetwork: Send + Sync + 'static {
-    /// Delivers a message to a voter at its host and port, and returns what it answered.
+    /// Delivers a message to a node at its host and port, and returns what it answered. The node is -1 where only
+    /// its address is known.
     fn call(
         &self,
         target: NodeId,
@@ -38,14 +37,14 @@ pub trait QuorumNetwork: Send + Sync + 'static {
     ) -> BoxFuture<'_, Result<Bytes, PeerError>>;
 }
 
-/// Why a voter gave no answer.
+/// Why a member gave no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum PeerError {
     /// Nobody can be reached there now; it is not worth trying again at once.
-    #[error("voter {0} cannot be reached: {1}")]
+    #[error("node {0} cannot be reached: {1}")]
     Unreachable(NodeId, String),
     /// The connection broke, or the answer did not come in time.
-    #[error("the conversation with voter {0} broke off: {1}")]
+    #[error("the conversation with node {0} broke off: {1}")]
     Broken(NodeId, String),
 }
 
@@ -64,19 +63,9 @@ impl QuorumNetwork for NoPeers {
     }
 }
 
-#[derive(Serialize, Deserialize)]
-#[serde(bound = "")]
-enum Question {
-    Append(AppendEntriesRequest<TypeConfig>),
-    Vote(VoteRequest<TypeConfig>),
-    PreVote(VoteRequest<TypeConfig>),
-    Snapshot { vote: Vote, meta: SnapshotMeta, content: Vec<u8> },
-    TransferLeader(TransferLeaderRequest<TypeConfig>),
-}
-
-/// Answers what another voter sent.
-pub(crate) async fn answer(raft: &Raft, message: QuorumMessage) -> io::Result<Bytes> {
-    match decode(&message.0)? {
+/// Answers a message about the log and its votes that another member sent to this one.
+pub(crate) async fn answer(raft: &Raft, question: Question) -> io::Result<Bytes> {
+    match question {
         Question::Append(request) => reply(raft.append_entries(request).await),
         Question::Vote(request) => reply(raft.vote(request).await),
         Question::PreVote(request) => reply(raft.pre_vote(request).await),
@@ -85,61 +74,100 @@ pub(crate) async fn answer(raft: &Raft, message: QuorumMessage) -> io::Result<By
             let snapshot = Snapshot { meta, snapshot: content.into() };
             reply(raft.install_full_snapshot(vote, snapshot).await)
         }
+        Question::Introduce(_) | Question::Join(_) => {
+            Err(io::Error::other("this is no message about the log"))
+        }
     }
 }
 
 fn reply<T: Serialize, E: std::error::Error>(result: Result<T, E>) -> io::Result<Bytes> {
     match result {
-        Ok(answer) => encode(&answer),
+        Ok(answer) => message::encode_answer(&answer),
         Err(error) => Err(io::Error::other(error.to_string())),
     }
 }
 
-fn encode<T: Serialize>(message: &T) -> io::Result<Bytes> {
-    let mut out = vec![MESSAGE_VERSION];
-    serde_json::to_writer(&mut out, message).map_err(io::Error::other)?;
-    Ok(out.into())
+/// The way from this node to others.
+#[derive(Clone)]
+pub(crate) struct Network {
+    pub(crate) carrier: Arc<dyn QuorumNetwork>,
+    /// This node.
+    pub(crate) own: ReplicaKey,
+    /// Its cluster, if it belongs to one.
+    pub(crate) cluster_id: Option<String>,
 }
 
-fn decode<T: DeserializeOwned>(bytes: &[u8]) -> io::Result<T> {
-    match bytes.split_first() {
-        Some((&MESSAGE_VERSION, json)) => serde_json::from_slice(json).map_err(io::Error::other),
-        Some((version, _)) => Err(io::Error::other(format!(
-            "a voter speaks version {version} of the quorum's messages, and this Klamm knows {MESSAGE_VERSION}"
-        ))),
-        None => Err(io::Error::other("a voter sent an empty message")),
+impl Network {
+    /// Asks whoever listens at an address.
+    pub(crate) async fn ask<T: DeserializeOwned>(
+        &self,
+        node: NodeId,
+        to: Option<ReplicaKey>,
+        address: (String, u16),
+        question: &Question,
+    ) -> Result<T, AskError> {
+        let envelope = Envelope { cluster_id: self.cluster_id.clone(), from: self.own, to };
+        let message = message::encode_question(&envelope, question)
+            .map_err(|error| PeerError::Broken(node, error.to_string()))?;
+        let answer = self.carrier.call(node, address, QuorumMessage(message)).await?;
+        Ok(message::decode_answer(&answer)?)
     }
 }
 
-/// Makes a client for each voter.
-pub(crate) struct Network {
-    pub(crate) carrier: Arc<dyn QuorumNetwork>,
+/// Why a question has no answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AskError {
+    #[error(transparent)]
+    Peer(#[from] PeerError),
+    #[error(transparent)]
+    NoAnswer(#[from] NoAnswer),
 }
 
-/// Speaks to one voter.
+/// Speaks to one member.
 pub(crate) struct PeerClient {
-    carrier: Arc<dyn QuorumNetwork>,
-    target: NodeId,
+    network: Network,
+    target: ReplicaKey,
     address: (String, u16),
+    /// What was told in the log of why it refuses, so that it is told once.
+    told: Option<String>,
 }
 
 impl RaftNetworkFactory<TypeConfig> for Network {
     type Network = PeerClient;
 
-    async fn new_client(&mut self, target: u64, node: &VoterNode) -> PeerClient {
+    async fn new_client(&mut self, target: ReplicaKey, node: &VoterNode) -> PeerClient {
         let address = (node.host.clone(), node.port);
-        PeerClient { carrier: Arc::clone(&self.carrier), target: NodeId(target as i32), address }
+        PeerClient { network: self.clone(), target, address, told: None }
     }
 }
 
 impl PeerClient {
-    async fn ask<T: DeserializeOwned>(&self, question: Question) -> Result<T, RPCError<TypeConfig>> {
-        let broken = |error: io::Error| RPCError::Network(NetworkError::new(&error));
-        let message = QuorumMessage(encode(&question).map_err(broken)?);
-        match self.carrier.call(self.target, self.address.clone(), message).await {
-            Ok(bytes) => decode(&bytes).map_err(broken),
-            Err(error @ PeerError::Unreachable(..)) => Err(RPCError::Unreachable(Unreachable::new(&error))),
-            Err(error @ PeerError::Broken(..)) => Err(RPCError::Network(NetworkError::new(&error))),
+    async fn ask<T: DeserializeOwned>(&mut self, question: Question) -> Result<T, RPCError<TypeConfig>> {
+        let asked = self.network.ask(self.target.id, Some(self.target), self.address.clone(), &question);
+        match asked.await {
+            Ok(answer) => {
+                self.told = None;
+                Ok(answer)
+            }
+            Err(AskError::Peer(error @ PeerError::Broken(..))) => {
+                Err(RPCError::Network(NetworkError::new(&error)))
+            }
+            Err(error) => {
+                if let AskError::NoAnswer(why) = &error {
+                    self.tell(why);
+                }
+                Err(RPCError::Unreachable(Unreachable::new(&error)))
+            }
+        }
+    }
+
+    /// A member that answers and refuses needs a person, who must hear of it.
+    fn tell(&mut self, why: &NoAnswer) {
+        let why = why.to_string();
+        if self.told.as_ref() != Some(&why) {
+            let ((host, port), node) = (&self.address, self.target.id);
+            tracing::warn!("node {node} at {host}:{port} refuses a message of the metadata quorum: {why}");
+            self.told = Some(why);
         }
     }
 }

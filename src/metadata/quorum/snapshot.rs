@@ -16,7 +16,7 @@ use crate::image::Image;
 use crate::image_records::records_of;
 
 const MAGIC: &[u8; 8] = b"KLAMMSNP";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 pub(crate) fn encode(meta: &SnapshotMeta, image: &Image) -> io::Result<Bytes> {
     let records = records_of(image);

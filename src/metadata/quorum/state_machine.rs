@@ -38,13 +38,15 @@ struct SnapshotFiles {
 }
 
 impl StateMachine {
-    /// The state of the snapshot in `dir`, or that of an empty cluster.
+    /// The state of the snapshot in `dir`, or that of an empty cluster. Images go to `published`, where others set
+    /// the active controller, which is not replicated.
     pub(crate) fn open(
         disk: &Arc<dyn Disk>,
         thread: &DiskThread,
         dir: &Path,
         cluster_id: &str,
-    ) -> io::Result<(StateMachine, watch::Receiver<Arc<Image>>)> {
+        published: watch::Sender<Arc<Image>>,
+    ) -> io::Result<StateMachine> {
         let files =
             SnapshotFiles { disk: Arc::clone(disk), thread: thread.clone(), path: dir.join(SNAPSHOT_FILE) };
         let (meta, image) = if disk.exists(&files.path)? {
@@ -54,20 +56,14 @@ impl StateMachine {
         } else {
             (SnapshotMeta::default(), Image::empty(cluster_id))
         };
-        let (published, receiver) = watch::channel(Arc::new(image.clone()));
-        let machine = StateMachine {
+        published.send_replace(Arc::new(image.clone()));
+        Ok(StateMachine {
             image,
             last_applied: meta.last_log_id,
             membership: meta.last_membership,
             published,
             files,
-        };
-        Ok((machine, receiver))
-    }
-
-    /// Where images are published. The active controller, which is not replicated, is set there.
-    pub(crate) fn publisher(&self) -> watch::Sender<Arc<Image>> {
-        self.published.clone()
+        })
     }
 
     fn apply_batch(&mut self, index: u64, batch: &Batch) -> Applied {

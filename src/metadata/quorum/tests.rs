@@ -4,19 +4,23 @@ use std::path::Path;
 use std::sync::Arc;
 
 use klamm_io::Disk;
+use klamm_model::{NodeId, Uuid};
 use klamm_protocol::records::cluster_metadata::FeatureLevelRecord;
 use klamm_testing::{Failure, Fault, OperationKind, SimulatedDisk};
 use openraft::entry::RaftEntry;
 use openraft::storage::{RaftLogReader, RaftLogStorage, RaftLogStorageExt};
 use openraft::testing::log::{StoreBuilder, Suite};
 use openraft::{EntryPayload, StorageError};
+use tokio::sync::watch;
 
 use super::disk_thread::DiskThread;
 use super::entry::log_id;
 use super::log::LogStore;
 use super::log_file::LogFile;
+use super::replica_key::ReplicaKey;
 use super::state_machine::StateMachine;
 use super::{Batch, Entry, Runtime, TypeConfig, Vote};
+use crate::image::Image;
 
 struct OnSimulatedDisk;
 
@@ -26,7 +30,8 @@ impl StoreBuilder<TypeConfig, LogStore, StateMachine> for OnSimulatedDisk {
         let (dir, thread) = (Path::new("/meta"), DiskThread::inline());
         disk.create_dir_all(dir).unwrap();
         let log = LogStore::open(&disk, &thread, dir).unwrap();
-        let (machine, _) = StateMachine::open(&disk, &thread, dir, "suite").unwrap();
+        let (published, _) = watch::channel(Arc::new(Image::empty("suite")));
+        let machine = StateMachine::open(&disk, &thread, dir, "suite", published).unwrap();
         Ok(((), log, machine))
     }
 }
@@ -49,6 +54,10 @@ fn entries(count: u64) -> Vec<Entry> {
     (0..count)
         .map(|index| Entry::new(log_id(1 + index / 4, index), EntryPayload::Normal(batch(index))))
         .collect()
+}
+
+fn voter() -> ReplicaKey {
+    ReplicaKey::new(NodeId(7), Uuid([7; 16]))
 }
 
 fn read_all(log: &LogFile) -> Vec<Entry> {
@@ -110,11 +119,11 @@ fn a_full_disk_is_waited_for_until_the_node_stops() {
         }
         store.blocking_append(entries(3)).await.unwrap();
         store.save_committed(Some(log_id(1, 2))).await.unwrap();
-        store.save_vote(&Vote::new_committed(1, 7)).await.unwrap();
+        store.save_vote(&Vote::new_committed(1, voter())).await.unwrap();
         drop(store);
         let mut store = LogStore::open(&disk, &thread, dir).unwrap();
         assert_eq!(store.get_log_state().await.unwrap().last_log_id, Some(log_id(1, 2)));
-        assert_eq!(store.read_vote().await.unwrap(), Some(Vote::new_committed(1, 7)));
+        assert_eq!(store.read_vote().await.unwrap(), Some(Vote::new_committed(1, voter())));
 
         simulated.inject(Fault::new(Failure::NoSpace).of(OperationKind::Write));
         thread.close();
@@ -225,4 +234,11 @@ fn a_batch_reads_back_from_what_travels_to_other_voters() {
     assert_eq!(serde_json::from_str::<Entry>(&text).unwrap(), entry);
     let damaged = text.replacen("00", "0x", 1);
     assert!(serde_json::from_str::<Entry>(&damaged).is_err());
+}
+
+/// openraft's suite numbers its members.
+impl From<u64> for ReplicaKey {
+    fn from(number: u64) -> ReplicaKey {
+        ReplicaKey::new(NodeId(number as i32), Uuid::ZERO)
+    }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use klamm_config::BrokerConfig;
 use klamm_io::Disk;
 use klamm_metadata::{
-    Image, KafkaRules, MetadataNode, NoPeers, QuorumSettings, Settings, TopicDefaults, Voter,
+    Identity, Image, KafkaRules, MetadataNode, NoPeers, QuorumSettings, Settings, TopicDefaults, Voter,
 };
 use klamm_model::{NodeId, Uuid};
 use klamm_protocol::messages::create_topics::{CreatableTopic, CreateTopicsRequest};
@@ -27,8 +27,10 @@ fn settings(disk: &SimulatedDisk) -> Settings {
     Settings {
         node_id: ID,
         directory_id: Uuid([3; 16]),
-        cluster_id: "crash".to_owned(),
-        voters: vec![Voter { id: ID, directory_id: Uuid([3; 16]), host: String::new(), port: 0 }],
+        identity: Identity::Of("crash".to_owned()),
+        address: (String::new(), 0),
+        voters: vec![Voter { id: ID, host: String::new(), port: 0 }],
+        bootstrap_servers: Vec::new(),
         dir: "/data/klamm-metadata".into(),
         disk: Arc::new(disk.clone()),
         clock: Arc::new(SimulatedClock::new(1_700_000_000_000)),

@@ -10,7 +10,7 @@ use std::time::Duration;
 use klamm_config::BrokerConfig;
 use klamm_io::{Clock, SystemClock, SystemDisk, SystemRandom};
 use klamm_metadata::{
-    Image, KafkaRules, MetadataNode, NoPeers, QuorumSettings, Settings, TopicDefaults, Voter,
+    Identity, Image, KafkaRules, MetadataNode, NoPeers, QuorumSettings, Settings, TopicDefaults, Voter,
 };
 use klamm_model::{LeaderEpoch, NodeId, TopicPartition, Uuid};
 use klamm_protocol::messages::create_topics::{CreatableTopic, CreatableTopicConfig, CreateTopicsRequest};
@@ -24,8 +24,10 @@ fn settings(dir: &Path) -> Settings {
     Settings {
         node_id: id,
         directory_id: Uuid([3; 16]),
-        cluster_id: "test-cluster".to_owned(),
-        voters: vec![Voter { id, directory_id: Uuid([3; 16]), host: "localhost".to_owned(), port: 9093 }],
+        identity: Identity::Of("test-cluster".to_owned()),
+        address: ("localhost".to_owned(), 9093),
+        voters: vec![Voter { id, host: "localhost".to_owned(), port: 9093 }],
+        bootstrap_servers: Vec::new(),
         dir: dir.join("klamm-metadata"),
         disk: Arc::new(SystemDisk),
         clock: Arc::new(SystemClock::new()),

@@ -11,8 +11,8 @@ use bytes::Bytes;
 use klamm_config::BrokerConfig;
 use klamm_io::{BoxFuture, SystemClock};
 use klamm_metadata::{
-    Image, KafkaRules, MetadataNode, PeerError, QuorumMessage, QuorumNetwork, QuorumSettings, Settings,
-    TopicDefaults, Voter,
+    Identity, Image, KafkaRules, MetadataNode, PeerError, QuorumMessage, QuorumNetwork, QuorumSettings,
+    Settings, TopicDefaults, Voter,
 };
 use klamm_model::{NodeId, Uuid};
 use klamm_testing::{SeededRandom, SimulatedDisk};
@@ -40,16 +40,13 @@ impl QuorumNetwork for Wires {
 }
 
 fn settings(id: i32, wires: &Wires) -> Settings {
-    let voter = |id| Voter {
-        id: NodeId(id),
-        directory_id: Uuid([id as u8; 16]),
-        host: "localhost".to_owned(),
-        port: 9093,
-    };
+    let voter = |id| Voter { id: NodeId(id), host: format!("host{id}"), port: 9093 };
     Settings {
         node_id: NodeId(id),
         directory_id: Uuid([id as u8; 16]),
-        cluster_id: "three".to_owned(),
+        identity: Identity::New { wanted: Some("three".to_owned()), keep: Arc::new(|_| Ok(())) },
+        address: (format!("host{id}"), 9093),
+        bootstrap_servers: Vec::new(),
         voters: vec![voter(1), voter(2), voter(3)],
         dir: "/klamm-metadata".into(),
         disk: Arc::new(SimulatedDisk::new(id as u64)),

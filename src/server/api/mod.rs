@@ -210,10 +210,10 @@ fn rows(endpoint: &Endpoint) -> impl Iterator<Item = &'static Entry> {
 }
 
 /// The body of a frame of the quorum's own protocol, and the number that its answer carries. Only listeners of
-/// controllers serve it, and nobody is told of it.
+/// controllers serve it, or that for brokers where there is none, and nobody is told of it.
 pub(crate) fn quorum_message(frame: &Bytes, endpoint: &Endpoint) -> Option<(i32, Bytes)> {
     let HeaderPeek { api_key, correlation_id, .. } = RequestHeader::peek(frame)?;
-    let is_ours = endpoint.is_controller && api_key == QUORUM_KEY;
+    let is_ours = endpoint.serves_quorum && api_key == QUORUM_KEY;
     (is_ours && frame.len() >= QUORUM_HEADER_BYTES)
         .then(|| (correlation_id, frame.slice(QUORUM_HEADER_BYTES..)))
 }

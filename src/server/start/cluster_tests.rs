@@ -18,7 +18,10 @@ fn free_ports(count: usize) -> Vec<u16> {
 
 fn config(id: usize, ports: &[u16]) -> BrokerConfig {
     let port = ports[id - 1];
+    let voters: Vec<String> =
+        ports.iter().zip(1..).map(|(port, id)| format!("{id}@127.0.0.1:{port}")).collect();
     let settings = [
+        ("controller.quorum.voters", voters.join(",")),
         ("node.id", id.to_string()),
         ("listeners", format!("PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:{port}")),
         ("controller.listener.names", "CONTROLLER".to_owned()),
@@ -28,12 +31,7 @@ fn config(id: usize, ports: &[u16]) -> BrokerConfig {
     ];
     let overrides = settings.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
     let sources = klamm_config::Sources { overrides, ..Default::default() };
-    let (mut config, _) = klamm_config::load(&sources).unwrap();
-    let voter =
-        |(port, id): (&u16, i32)| QuorumVoter { id: NodeId(id), host: "127.0.0.1".to_owned(), port: *port };
-    config.quorum_voters = ports.iter().zip(1..).map(voter).collect();
-    config.cluster_id = Some("AAAAAAAAAAAAAAAAAAAAAQ".to_owned());
-    config
+    klamm_config::load(&sources).unwrap().0
 }
 
 async fn node(id: usize, ports: &[u16], disk: &SimulatedDisk) -> Server {

@@ -98,6 +98,11 @@ impl Locked {
         Ok(Locked { path: path.to_owned(), lock, meta })
     }
 
+    /// Where it is.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Of the states of all directories, that of this one.
     pub(super) fn health_among(&self, all: &[Arc<DirectoryHealth>]) -> Arc<DirectoryHealth> {
         let own = all.iter().find(|health| health.path() == self.path);
@@ -136,7 +141,7 @@ impl Locked {
     pub(super) fn settle(
         self,
         settings: &StoreSettings,
-        cluster_id: &str,
+        cluster_id: Option<&str>,
         health: Arc<DirectoryHealth>,
     ) -> Result<LogDirectory, StorageError> {
         let Locked { path, lock, meta } = self;
@@ -145,11 +150,13 @@ impl Locked {
             let kind = StorageErrorKind::Foreign { what, found, expected };
             Err(StorageError::new(&file, "open the log directory", kind))
         };
-        let is_settled =
-            meta.as_ref().is_some_and(|meta| meta.keeper == Keeper::Klamm && meta.directory_id.is_some());
+        let has_cluster = |meta: &MetaProperties| meta.cluster_id.as_deref() == cluster_id;
+        let is_settled = meta.as_ref().is_some_and(|meta| {
+            meta.keeper == Keeper::Klamm && meta.directory_id.is_some() && has_cluster(meta)
+        });
         let mut meta = match meta {
-            Some(meta) if meta.cluster_id != cluster_id => {
-                return foreign("cluster.id", meta.cluster_id, cluster_id.to_owned());
+            Some(MetaProperties { cluster_id: Some(found), .. }) if Some(&*found) != cluster_id => {
+                return foreign("cluster.id", found, cluster_id.unwrap_or("none").to_owned());
             }
             Some(meta) if meta.node_id != settings.node_id => {
                 return foreign("node.id", meta.node_id.to_string(), settings.node_id.to_string());
@@ -159,7 +166,7 @@ impl Locked {
                 check_no_partitions(&*settings.disk, &path, "no meta.properties")?;
                 MetaProperties {
                     keeper: Keeper::Klamm,
-                    cluster_id: cluster_id.to_owned(),
+                    cluster_id: None,
                     node_id: settings.node_id,
                     directory_id: None,
                     others: Vec::new(),
@@ -167,6 +174,7 @@ impl Locked {
             }
         };
         meta.keeper = Keeper::Klamm;
+        meta.cluster_id = cluster_id.map(str::to_owned);
         let id = *meta.directory_id.get_or_insert_with(|| super::random_id(&*settings.random));
         let unwritten = Mutex::new((!is_settled).then_some(meta));
         Ok(LogDirectory { path, id, health, _lock: lock, unwritten, written: Mutex::default() })
@@ -203,6 +211,20 @@ impl LogDirectory {
             meta.write(disk, &self.path)?;
             *unwritten = None;
         }
+        Ok(())
+    }
+
+    /// Notes to which cluster the directory belongs, and writes it.
+    pub(super) fn join_cluster(&self, disk: &dyn Disk, cluster_id: &str) -> Result<(), StorageError> {
+        const JOIN: &str = "read the identity of the log directory to note its cluster";
+        let mut unwritten = self.unwritten.lock();
+        let known = match unwritten.clone() {
+            Some(meta) => Some(meta),
+            None => MetaProperties::read(disk, &self.path)?,
+        };
+        let meta = known.ok_or_else(|| StorageError::corrupt(&self.path, JOIN, "meta.properties is gone"))?;
+        MetaProperties { cluster_id: Some(cluster_id.to_owned()), ..meta }.write(disk, &self.path)?;
+        *unwritten = None;
         Ok(())
     }
 

@@ -41,7 +41,8 @@ pub enum Keeper {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct MetaProperties {
     pub(super) keeper: Keeper,
-    pub(super) cluster_id: String,
+    /// Missing in directories of Klamm that belong to no cluster yet.
+    pub(super) cluster_id: Option<String>,
     pub(super) node_id: NodeId,
     /// Missing in directories of Kafka before 3.7.
     pub(super) directory_id: Option<Uuid>,
@@ -67,7 +68,10 @@ impl MetaProperties {
         let version = take("version").ok_or_else(|| corrupt("the version is missing"))?;
         let keeper =
             keeper(&version).ok_or_else(|| StorageError::unknown_version(path, READ, version, VERSION))?;
-        let cluster_id = take("cluster.id").ok_or_else(|| corrupt("cluster.id is missing"))?;
+        let cluster_id = take("cluster.id");
+        if cluster_id.is_none() && keeper != Keeper::Klamm {
+            return Err(corrupt("cluster.id is missing"));
+        }
         let id_key = if keeper == Keeper::KafkaWithZookeeper { "broker.id" } else { "node.id" };
         let node_id = take(id_key).ok_or_else(|| corrupt(&format!("{id_key} is missing")))?;
         let node_id = node_id.parse().map(NodeId).map_err(|_| corrupt(&format!("{id_key} is no number")))?;
@@ -95,7 +99,10 @@ impl MetaProperties {
         if let Some(directory_id) = self.directory_id {
             content += &format!("directory.id={directory_id}\n");
         }
-        content += &format!("version={version}\ncluster.id={}\n", self.cluster_id);
+        content += &format!("version={version}\n");
+        if let Some(cluster_id) = &self.cluster_id {
+            content += &format!("cluster.id={cluster_id}\n");
+        }
         content.extend(self.others.iter().map(|(key, value)| format!("{key}={value}\n")));
         content
     }
@@ -137,7 +144,7 @@ mod tests {
         let meta = parse(KAFKA).unwrap();
         assert_eq!(meta.keeper, Keeper::KafkaWithKraft);
         assert_eq!(meta.node_id, NodeId(1));
-        assert_eq!(meta.cluster_id, "22ZIq6LATRGAhqKkbBaRwg");
+        assert_eq!(meta.cluster_id.as_deref(), Some("22ZIq6LATRGAhqKkbBaRwg"));
         assert_eq!(meta.directory_id.unwrap().to_string(), "Le_O1iMlKvvF63DFbgscEw");
         assert_eq!(parse(&meta.content()).unwrap(), meta);
         let unknown = parse(&format!("{KAFKA}future.key=a b\n")).unwrap();
@@ -159,6 +166,8 @@ mod tests {
         assert_eq!(version, "Klamm 1 keeps this directory; 'klamm release' gives it back to Apache Kafka");
         assert!(version.parse::<i32>().is_err());
         assert_eq!(parse(&content).unwrap(), meta);
+        let new = MetaProperties { cluster_id: None, ..meta };
+        assert_eq!(parse(&new.content()).unwrap(), new);
         let error = parse(&content.replace("Klamm 1 ", "Klamm 2 ")).unwrap_err().to_string();
         assert!(error.contains("version Klamm 2 keeps"), "{error}");
     }

@@ -9,7 +9,7 @@ use klamm_config::BrokerConfig;
 use klamm_io::{Disk, SystemDisk};
 use klamm_metadata::adoption::{Adoption, AdoptionError, AdoptionSettings};
 use klamm_metadata::{
-    Image, KafkaRules, MetadataNode, NoPeers, QuorumSettings, Settings, TopicDefaults, Voter,
+    Identity, Image, KafkaRules, MetadataNode, NoPeers, QuorumSettings, Settings, TopicDefaults, Voter,
 };
 use klamm_model::{LeaderEpoch, NodeId};
 use klamm_protocol::records::cluster_metadata::MetadataRecord;
@@ -117,8 +117,10 @@ pub(crate) fn started(disk: &SimulatedDisk) -> Image {
     let settings = Settings {
         node_id: NODE,
         directory_id,
-        cluster_id: store.cluster_id().to_owned(),
-        voters: vec![Voter { id: NODE, directory_id, host: String::new(), port: 0 }],
+        identity: Identity::Of(store.cluster_id().to_owned()),
+        address: (String::new(), 0),
+        voters: vec![Voter { id: NODE, host: String::new(), port: 0 }],
+        bootstrap_servers: Vec::new(),
         dir: store.metadata_dir(),
         disk: Arc::new(disk.clone()),
         clock: Arc::new(SimulatedClock::new(1_700_000_100_000)),
