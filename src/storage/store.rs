@@ -12,7 +12,7 @@ mod placement;
 mod recovery;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -192,10 +192,8 @@ impl LogStore {
         let keeper = foreign::keeper(&*settings.disk, &locked, unusable)?;
         let found = locked.iter().find_map(|directory| directory.meta.as_ref()?.cluster_id.clone());
         let made_up = || random_id(&*settings.random).to_string();
-        let first = locked.iter().find(|directory| directory.path() == health[0].path());
-        let is_first_new =
-            first.is_none_or(|first| first.meta.as_ref().is_none_or(|meta| meta.cluster_id.is_none()));
-        let joins_later = settings.joins_later && keeper == Keeper::Klamm && is_first_new;
+        let joins_later =
+            settings.joins_later && keeper == Keeper::Klamm && !has_cluster(&locked, health[0].path());
         let wanted = settings.cluster_id.clone().or(found);
         let wanted = if joins_later { wanted } else { Some(wanted.unwrap_or_else(made_up)) };
         let directories = settle(locked, &settings, wanted.as_deref(), joins_later, &health)?;
@@ -400,6 +398,12 @@ fn unless_unusable<T>(
         }
         opened => opened.map(Some),
     }
+}
+
+/// Whether the directory at `path` belongs to a cluster.
+fn has_cluster(locked: &[Locked], path: &Path) -> bool {
+    let meta = locked.iter().find(|directory| directory.path() == path).and_then(|found| found.meta.as_ref());
+    meta.is_some_and(|meta| meta.cluster_id.is_some())
 }
 
 /// Compares the identities of the directories with what is expected. Those that cannot be used are left out.

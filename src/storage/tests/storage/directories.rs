@@ -50,6 +50,38 @@ fn foreign_directories_are_refused() {
     assert!(matches!(kind(settings(&disk)), StorageErrorKind::UnknownVersion { .. }));
 }
 
+/// Others learn the id of a new directory before it belongs to a cluster, so it must outlive a crash. Where only the
+/// first directory is new, the node has lost its metadata, whatever the others say.
+#[test]
+fn a_directory_joins_a_cluster_later_and_keeps_its_id() {
+    let disk = SimulatedDisk::new(1);
+    let later = |disk: &SimulatedDisk| StoreSettings { joins_later: true, ..settings(disk) };
+    let store = LogStore::open(later(&disk)).unwrap();
+    assert_eq!((store.cluster_id(), store.wanted_cluster_id()), ("", None));
+    store.write_identities().unwrap();
+    let ids = store.directory_ids();
+    drop(store);
+    let disk = disk.crash();
+    let store = LogStore::open(later(&disk)).unwrap();
+    assert_eq!((store.cluster_id(), store.directory_ids()), ("", ids.clone()));
+    store.join_cluster("one").unwrap();
+    assert_eq!(store.cluster_id(), "one");
+    drop(store);
+    let disk = disk.crash();
+    let store = LogStore::open(later(&disk)).unwrap();
+    assert_eq!((store.cluster_id(), store.directory_ids()), ("one", ids.clone()));
+    drop(store);
+
+    let log_dirs = || vec!["/new".into(), LOGS.into()];
+    let new_first = || StoreSettings { log_dirs: log_dirs(), random: Arc::new(SystemRandom), ..later(&disk) };
+    let store = LogStore::open(new_first()).unwrap();
+    assert_eq!((store.cluster_id(), store.wanted_cluster_id()), ("", Some("one")));
+    assert_eq!(store.directory_ids()[1].1, ids[0].1);
+    store.join_cluster("one").unwrap();
+    drop(store);
+    assert_eq!(LogStore::open(new_first()).unwrap().cluster_id(), "one");
+}
+
 #[test]
 fn partitions_without_identity_are_refused() {
     let disk = SimulatedDisk::new(1);
