@@ -133,6 +133,7 @@ macro_rules! broker_config {
 
 broker_config! {
     auto_create_topics_enable: bool = "auto.create.topics.enable";
+    auto_leader_rebalance_enable: bool = "auto.leader.rebalance.enable";
     broker_heartbeat_interval_ms: i32 = "broker.heartbeat.interval.ms";
     add_partitions_to_txn_retry_backoff_max_ms: i32 = "add.partitions.to.txn.retry.backoff.max.ms";
     add_partitions_to_txn_retry_backoff_ms: i32 = "add.partitions.to.txn.retry.backoff.ms";
@@ -149,6 +150,7 @@ broker_config! {
     group_max_session_timeout_ms: i32 = "group.max.session.timeout.ms";
     group_max_size: i32 = "group.max.size";
     group_min_session_timeout_ms: i32 = "group.min.session.timeout.ms";
+    leader_imbalance_check_interval_seconds: i64 = "leader.imbalance.check.interval.seconds";
     log_cleaner_backoff_ms: i64 = "log.cleaner.backoff.ms";
     log_cleaner_dedupe_buffer_size: i64 = "log.cleaner.dedupe.buffer.size";
     log_cleaner_enable: bool = "log.cleaner.enable";

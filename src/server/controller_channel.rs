@@ -114,7 +114,11 @@ for_controller! {
     BrokerRegistrationRequest 4 register_broker |it| it.error_code;
     BrokerHeartbeatRequest 1 heartbeat_broker |it| it.error_code;
     AlterPartitionRequest 3 alter_partition |it| it.error_code;
+    UnregisterBrokerRequest 0 unregister_broker |it| it.error_code;
+    UpdateFeaturesRequest 2 update_features |it| it.error_code;
     ElectLeadersRequest 2 elect_leaders |it| it.error_code;
+    AlterPartitionReassignmentsRequest 1 alter_partition_reassignments |it| it.error_code;
+    ListPartitionReassignmentsRequest 0 list_partition_reassignments |it| it.error_code;
 }
 
 impl ForController for AllocateProducerIdsRequest {

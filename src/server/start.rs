@@ -401,6 +401,11 @@ pub(crate) fn metadata_settings(
             broker_session_timeout: Duration::from_millis(
                 u64::try_from(config.broker_session_timeout_ms).unwrap_or(0).max(1),
             ),
+            rebalance_leaders_every: config.auto_leader_rebalance_enable.then(|| {
+                Duration::from_secs(
+                    u64::try_from(config.leader_imbalance_check_interval_seconds).unwrap_or(1),
+                )
+            }),
             snapshot_bytes: u64::try_from(config.metadata_log_max_record_bytes_between_snapshots)
                 .unwrap_or(u64::MAX),
             ..QuorumSettings::default()

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use klamm_model::{ErrorCode, NodeId, TopicId};
 use klamm_protocol::messages::broker_heartbeat::{BrokerHeartbeatRequest, BrokerHeartbeatResponse};
-use klamm_protocol::messages::broker_registration::{BrokerRegistrationRequest, BrokerRegistrationResponse};
+use klamm_protocol::messages::broker_registration::{
+    BrokerRegistrationRequest, BrokerRegistrationResponse, Feature,
+};
 use klamm_protocol::messages::unregister_broker::{UnregisterBrokerRequest, UnregisterBrokerResponse};
 use klamm_protocol::records::cluster_metadata::{
     BrokerRegistrationChangeRecord, MetadataRecord, PartitionChangeRecord, RegisterBrokerRecord,
@@ -21,7 +23,8 @@ use crate::image::{Broker, Image, PartitionState};
 /// Registers a broker, fenced. A second run of the process takes the place of the first: whatever that one
 /// led is without a leader until the new one is unfenced. It is refused while the first one `has_session`, unless
 /// the second knows its epoch: then the first has stopped cleanly. One that does not know it comes back from an
-/// unclean stop, and may have lost what it had acknowledged: it is neither in sync nor eligible (KIP-966).
+/// unclean stop, and may have lost what it had acknowledged: it is neither in sync nor eligible (KIP-966). One that
+/// does not support a feature at its level is refused (KIP-584).
 pub fn register_broker(
     image: &Image,
     context: &ControllerContext<'_>,
@@ -46,6 +49,13 @@ pub fn register_broker(
         && request.previous_broker_epoch != present.epoch
     {
         return refuse(ErrorCode::DuplicateBrokerRegistration);
+    }
+    let lacks_level = |feature: &Feature| {
+        let level = image.feature(&feature.name);
+        level > 0 && !(feature.min_supported_version..=feature.max_supported_version).contains(&level)
+    };
+    if request.features.iter().any(lacks_level) {
+        return refuse(ErrorCode::UnsupportedVersion);
     }
     let epoch = next_epoch(image, id);
     // The first broker of a new cluster brings its features with it.

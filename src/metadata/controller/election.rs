@@ -161,6 +161,11 @@ impl<'a> PartitionTarget<'a> {
         }
     }
 
+    /// Whether the topic lets a replica lead that may lack acknowledged records.
+    pub(super) fn allows_unclean(&self) -> bool {
+        self.rules.allows_unclean
+    }
+
     /// The record that brings the partition as close to the target as the rules allow; nothing if it is there.
     /// Topic and partition are for the caller to fill in.
     pub(super) fn plan(mut self) -> Option<PartitionChangeRecord> {

@@ -14,7 +14,7 @@ pub(crate) const SUPPORTED: &[(&str, i16, i16)] =
     &[(METADATA_VERSION, 7, 33), (TRANSACTION_VERSION, 0, 2), (ELIGIBLE_LEADERS_VERSION, 0, 1)];
 
 /// The feature that says which metadata records are in use. 33 is that of Kafka 4.4.
-const METADATA_VERSION: &str = "metadata.version";
+pub(super) const METADATA_VERSION: &str = "metadata.version";
 
 /// The feature that says how producers and brokers end transactions. With 2 each end raises the producer's epoch,
 /// and brokers add partitions to transactions (KIP-890).

@@ -12,9 +12,11 @@ mod delete_topics;
 mod elect_leaders;
 mod election;
 pub(crate) mod features;
+mod partition_reassignments;
 mod placement;
 mod producer_ids;
 mod reassignment;
+mod update_features;
 
 use std::collections::BTreeMap;
 
@@ -30,7 +32,11 @@ pub use create_partitions::create_partitions;
 pub use create_topics::{InternalTopic, create_topics, request_for_auto_creation};
 pub use delete_topics::delete_topics;
 pub use elect_leaders::{REBALANCED_MAX, elect_leaders, rebalance_leaders, refuse_elections};
+pub use partition_reassignments::{
+    alter_partition_reassignments, list_partition_reassignments, refuse_reassignments,
+};
 pub use producer_ids::{PRODUCER_ID_BLOCK_LEN, allocate_producer_ids};
+pub use update_features::update_features;
 
 /// What a decision depends on beside the request and the image.
 #[derive(Clone, Copy)]

@@ -8,6 +8,9 @@ use std::time::Duration;
 use klamm_model::{ErrorCode, NodeId};
 use klamm_protocol::messages::alter_configs::{self, AlterConfigsRequest, AlterConfigsResponse};
 use klamm_protocol::messages::alter_partition::{AlterPartitionRequest, AlterPartitionResponse};
+use klamm_protocol::messages::alter_partition_reassignments::{
+    AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse,
+};
 use klamm_protocol::messages::broker_heartbeat::{BrokerHeartbeatRequest, BrokerHeartbeatResponse};
 use klamm_protocol::messages::broker_registration::{BrokerRegistrationRequest, BrokerRegistrationResponse};
 use klamm_protocol::messages::create_partitions::{
@@ -23,7 +26,11 @@ use klamm_protocol::messages::elect_leaders::{ElectLeadersRequest, ElectLeadersR
 use klamm_protocol::messages::incremental_alter_configs::{
     self, IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse,
 };
+use klamm_protocol::messages::list_partition_reassignments::{
+    ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse,
+};
 use klamm_protocol::messages::unregister_broker::{UnregisterBrokerRequest, UnregisterBrokerResponse};
+use klamm_protocol::messages::update_features::{UpdateFeaturesRequest, UpdateFeaturesResponse};
 use klamm_protocol::records::cluster_metadata::MetadataRecord;
 use tokio::sync::oneshot;
 
@@ -191,6 +198,21 @@ impl Decisions<'_> {
         })
     }
 
+    /// Fences a broker at once that is proven to be dead, in the run that has this epoch: its sockets are closed, so
+    /// its session need not end first. One that has registered again since is let be. Returns whether it was fenced
+    /// by this.
+    ///
+    /// # Errors
+    /// 41 where this is not the controller; the other codes of a decision that was not made.
+    pub async fn fence_dead(&self, broker: NodeId, broker_epoch: i64) -> Result<bool, ErrorCode> {
+        let decided = self.submit(move |image, context| {
+            let records = controller::fence_brokers(image, context, &[(broker, broker_epoch)]);
+            let is_fenced = !records.is_empty();
+            (records, is_fenced)
+        });
+        decided.await.map_err(|error| error.error_code())
+    }
+
     /// UnregisterBroker.
     pub async fn unregister_broker(&self, request: UnregisterBrokerRequest) -> UnregisterBrokerResponse {
         let decided =
@@ -210,6 +232,17 @@ impl Decisions<'_> {
             .unwrap_or_else(|error| AlterPartitionResponse { error_code: error.code(), ..Default::default() })
     }
 
+    /// UpdateFeatures.
+    pub async fn update_features(&self, request: UpdateFeaturesRequest) -> UpdateFeaturesResponse {
+        let decided =
+            self.submit(move |image, context| controller::update_features(image, context, &request)).await;
+        decided.unwrap_or_else(|error| UpdateFeaturesResponse {
+            error_code: error.code(),
+            error_message: Some(error.to_string()),
+            ..Default::default()
+        })
+    }
+
     /// ElectLeaders.
     pub async fn elect_leaders(&self, request: ElectLeadersRequest) -> ElectLeadersResponse {
         let request = Arc::new(request);
@@ -218,6 +251,35 @@ impl Decisions<'_> {
             self.submit(move |image, context| controller::elect_leaders(image, context, &asked)).await;
         decided.unwrap_or_else(|error| {
             controller::refuse_elections(&request, error.error_code(), &error.to_string())
+        })
+    }
+
+    /// AlterPartitionReassignments.
+    pub async fn alter_partition_reassignments(
+        &self,
+        request: AlterPartitionReassignmentsRequest,
+    ) -> AlterPartitionReassignmentsResponse {
+        let request = Arc::new(request);
+        let asked = Arc::clone(&request);
+        let decided = self
+            .submit(move |image, context| controller::alter_partition_reassignments(image, context, &asked))
+            .await;
+        decided.unwrap_or_else(|error| {
+            controller::refuse_reassignments(&request, error.error_code(), &error.to_string())
+        })
+    }
+
+    /// ListPartitionReassignments: as the controller knows them, so that what was begun is seen at once.
+    pub async fn list_partition_reassignments(
+        &self,
+        request: ListPartitionReassignmentsRequest,
+    ) -> ListPartitionReassignmentsResponse {
+        let decided = self
+            .submit(move |image, _| (Vec::new(), controller::list_partition_reassignments(image, &request)));
+        decided.await.unwrap_or_else(|error| ListPartitionReassignmentsResponse {
+            error_code: error.code(),
+            error_message: Some(error.to_string()),
+            ..Default::default()
         })
     }
 

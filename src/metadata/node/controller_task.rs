@@ -1,6 +1,7 @@
 //! The task that decides and writes.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use klamm_io::{Clock, Random};
 use klamm_model::NodeId;
@@ -13,7 +14,7 @@ use super::SubmitError;
 use super::sessions::Sessions;
 use super::settings::QuorumSettings;
 use crate::apply::apply_to;
-use crate::controller::{ConfigRules, ControllerContext, TopicDefaults, fence_brokers};
+use crate::controller::{ConfigRules, ControllerContext, TopicDefaults, fence_brokers, rebalance_leaders};
 use crate::image::Image;
 use crate::quorum::log::LogStore;
 use crate::quorum::{Applied, Batch, Raft, TypeConfig, entry};
@@ -91,6 +92,7 @@ pub(super) async fn run(
 ) {
     let mut waiting = Vec::new();
     let mut bytes_since_snapshot = 0;
+    let mut rebalancing = Rebalancing { every: surroundings.quorum.rebalance_leaders_every, next: None };
     loop {
         // A broker that is alone has nobody who could take over from it.
         let watches = images.borrow().brokers.len() > 1;
@@ -99,7 +101,16 @@ pub(super) async fn run(
             received = jobs.recv_many(&mut waiting, JOBS_MAX) => if received == 0 {
                 return;
             },
-            () = tokio::time::sleep(sessions.pause()), if watches => waiting.extend(fencing(&images, &sessions, &surroundings)),
+            () = tokio::time::sleep(sessions.pause()), if watches => {
+                waiting.extend(fencing(&images, &sessions, &surroundings));
+                let is_controller = images.borrow().controller == Some(surroundings.id);
+                if rebalancing.is_due(surroundings.clock.monotonic(), is_controller) {
+                    let decide = |image: &Image, context: &ControllerContext<'_>| {
+                        (rebalance_leaders(image, context), ())
+                    };
+                    waiting.push(Box::new(Decision::new(decide, oneshot::channel().0)));
+                }
+            }
         }
         decide_all(&raft, &images, &surroundings, std::mem::take(&mut waiting)).await;
         bytes_since_snapshot += log.take_bytes_appended();
@@ -109,6 +120,29 @@ pub(super) async fn run(
                 tracing::warn!("a snapshot of the metadata could not be begun: {error}");
             }
         }
+    }
+}
+
+/// When leadership is given back to preferred leaders by itself.
+struct Rebalancing {
+    every: Option<Duration>,
+    /// When it is due, by the monotonic clock; `None` while another node is the controller.
+    next: Option<Duration>,
+}
+
+impl Rebalancing {
+    /// Whether it is due now. A new controller gives brokers that start with it the whole time to catch up.
+    fn is_due(&mut self, now: Duration, is_controller: bool) -> bool {
+        let Some(every) = self.every.filter(|_| is_controller) else {
+            self.next = None;
+            return false;
+        };
+        let next = *self.next.get_or_insert(now.saturating_add(every));
+        if now < next {
+            return false;
+        }
+        self.next = Some(now.saturating_add(every));
+        true
     }
 }
 
@@ -291,6 +325,20 @@ mod tests {
             plan.outcomes
         );
         assert_eq!(plan.records.len(), 3);
+    }
+
+    #[test]
+    fn leadership_is_given_back_every_so_often_by_the_controller() {
+        let seconds = Duration::from_secs;
+        let mut rebalancing = Rebalancing { every: Some(seconds(300)), next: None };
+        let due = |rebalancing: &mut Rebalancing, at: &[u64]| -> Vec<u64> {
+            at.iter().copied().filter(|at| rebalancing.is_due(seconds(*at), true)).collect()
+        };
+        assert_eq!(due(&mut rebalancing, &[10, 309, 310, 311, 610]), [310, 610]);
+        assert!(!rebalancing.is_due(seconds(1000), false), "another node is the controller");
+        assert_eq!(due(&mut rebalancing, &[1001, 1300, 1301]), [1301]);
+        let mut never = Rebalancing { every: None, next: None };
+        assert!(due(&mut never, &[0, 10_000]).is_empty());
     }
 
     /// What is acknowledged must be readable again, and entries have a greatest length.

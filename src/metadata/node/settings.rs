@@ -113,6 +113,9 @@ pub struct QuorumSettings {
     pub election_timeout_max: Duration,
     /// After how long without a heartbeat a broker is fenced (`broker.session.timeout.ms`).
     pub broker_session_timeout: Duration,
+    /// How often leadership is given back to preferred leaders (`leader.imbalance.check.interval.seconds`); never
+    /// without `auto.leader.rebalance.enable`.
+    pub rebalance_leaders_every: Option<Duration>,
     /// How many entries the log grows by before a snapshot is made.
     pub snapshot_entries: u64,
     /// How many bytes the log grows by before a snapshot is made (`metadata.log.max.record.bytes.between.snapshots`).
@@ -130,6 +133,7 @@ impl Default for QuorumSettings {
             election_timeout_min: Duration::from_millis(1000),
             election_timeout_max: Duration::from_millis(2000),
             broker_session_timeout: Duration::from_secs(9),
+            rebalance_leaders_every: Some(Duration::from_secs(300)),
             snapshot_entries: 10_000,
             snapshot_bytes: 20 << 20,
             entries_kept: 1000,

@@ -6,6 +6,7 @@ mod add_partitions_to_txn;
 mod allocate_producer_ids;
 mod alter_configs;
 mod alter_partition;
+mod alter_partition_reassignments;
 mod alter_replica_log_dirs;
 mod api_versions;
 mod broker_heartbeat;
@@ -34,6 +35,7 @@ mod leave_group;
 mod list_config_resources;
 mod list_groups;
 mod list_offsets;
+mod list_partition_reassignments;
 mod list_transactions;
 mod metadata;
 mod offset_commit;
@@ -43,6 +45,8 @@ mod offset_for_leader_epoch;
 mod produce;
 mod sync_group;
 mod txn_offset_commit;
+mod unregister_broker;
+mod update_features;
 mod write_txn_markers;
 
 use std::io;
@@ -182,9 +186,23 @@ pub(crate) static TABLE: &[Entry] = &[
     row!(Serial CreatePartitions, 0..=3, create_partitions, CreatePartitionsRequest),
     row!(Serial DeleteGroups, 0..=3, delete_groups, DeleteGroupsRequest),
     row!(Serial ElectLeaders, 0..=2, elect_leaders, ElectLeadersRequest),
+    row!(
+        Serial AlterPartitionReassignments,
+        0..=1,
+        alter_partition_reassignments,
+        AlterPartitionReassignmentsRequest
+    ),
+    row!(
+        Serial ListPartitionReassignments,
+        0..=0,
+        list_partition_reassignments,
+        ListPartitionReassignmentsRequest
+    ),
     row!(Serial IncrementalAlterConfigs, 0..=1, incremental_alter_configs, IncrementalAlterConfigsRequest),
     row!(Serial OffsetDelete, 0..=0, offset_delete, OffsetDeleteRequest),
     row!(Serial AlterPartition, 2..=3, alter_partition, AlterPartitionRequest),
+    row!(Serial UpdateFeatures, 0..=2, update_features, UpdateFeaturesRequest),
+    row!(Serial UnregisterBroker, 0..=0, unregister_broker, UnregisterBrokerRequest),
     row!(Serial DescribeCluster, 0..=2, describe_cluster, DescribeClusterRequest),
     row!(Serial BrokerRegistration, 0..=4, broker_registration, BrokerRegistrationRequest),
     row!(Serial BrokerHeartbeat, 0..=1, broker_heartbeat, BrokerHeartbeatRequest),

@@ -10,7 +10,10 @@ use klamm_model::{ErrorCode, NodeId, Uuid};
 use klamm_protocol::messages::alter_partition::{
     AlterPartitionRequest, BrokerState, PartitionDataRequest, TopicDataRequest,
 };
-use klamm_protocol::messages::broker_registration::BrokerRegistrationRequest;
+use klamm_protocol::messages::alter_partition_reassignments::{
+    AlterPartitionReassignmentsRequest, ReassignablePartition, ReassignableTopic,
+};
+use klamm_protocol::messages::broker_registration::{BrokerRegistrationRequest, Feature};
 use klamm_protocol::messages::create_topics::{
     CreatableReplicaAssignment, CreatableTopic, CreatableTopicConfig, CreateTopicsRequest,
 };
@@ -18,6 +21,8 @@ use klamm_protocol::messages::elect_leaders::{ElectLeadersRequest, TopicPartitio
 use klamm_protocol::messages::incremental_alter_configs::{
     AlterConfigsResource, AlterableConfig, IncrementalAlterConfigsRequest,
 };
+use klamm_protocol::messages::list_partition_reassignments::ListPartitionReassignmentsRequest;
+use klamm_protocol::messages::update_features::{FeatureUpdateKey, UpdateFeaturesRequest};
 use klamm_protocol::messages::{BrokerHeartbeatRequest, UnregisterBrokerRequest};
 use klamm_protocol::records::cluster_metadata::MetadataRecord;
 use klamm_testing::SeededRandom;
@@ -108,14 +113,16 @@ impl Stage {
     /// Runs one command. The error is what must not have happened.
     ///
     /// - `start ID… `: brokers register and are unfenced
-    /// - `register ID [clean|unclean] [rack=R] [dirs=N]`, `beat ID [fence] [stop] [behind] [epoch=E]`
+    /// - `register ID [clean|unclean] [old] [rack=R] [dirs=N]`, `beat ID [fence] [stop] [behind] [epoch=E]`
     /// - `fence ID…`: their sessions end; `fence ID epoch=E`
     /// - `unregister ID`
     /// - `create TOPIC 1:2:3,2:3:1 key=value…`
     /// - `isr TOPIC-PARTITION 1,2 [by=B] [epoch=E] [member=E] [recovering]`: AlterPartition of its leader
     /// - `elect preferred|unclean TOPIC-PARTITION…`, or all
+    /// - `reassign TOPIC-PARTITION 1,2|cancel [keep]`, `list`: reassignments
+    /// - `feature NAME LEVEL [lower|unsafe] [check]`
     /// - `rebalance`: preferred leaders take over by themselves
-    /// - `config TOPIC|* key=value…`: an empty value takes the setting away; `*` stands for all brokers
+    /// - `config TOPIC|BROKER|* key=value…`: an empty value takes the setting away; `*` stands for all brokers
     pub(crate) fn attempt(&mut self, line: &str) -> Result<Vec<String>, String> {
         let words = Words::of(line);
         let is_unclean = |stage: &Stage| {
@@ -143,6 +150,9 @@ impl Stage {
                 allowed.unclean |= words.has("unclean");
                 self.elect(&words)
             }
+            "reassign" => self.reassign(&words),
+            "feature" => self.feature(&words),
+            "list" => (self.list(), Vec::new()),
             "rebalance" => (String::new(), controller::rebalance_leaders(&self.image, &self.context())),
             other => panic!("there is no command '{other}'"),
         };
@@ -162,11 +172,20 @@ impl Stage {
         let known = self.image.brokers.get(&NodeId(id)).map_or(-1, |broker| broker.epoch);
         let is_clean = !words.has("unclean");
         let directory = |number| Uuid([id as u8 * 16 + number; 16]);
+        let feature = |(name, lowest, highest): &(&str, i16, i16)| Feature {
+            name: (*name).to_owned(),
+            min_supported_version: *lowest,
+            max_supported_version: match *name {
+                "transaction.version" if words.has("old") => 1,
+                _ => *highest,
+            },
+        };
         let request = BrokerRegistrationRequest {
             broker_id: id,
             cluster_id: "cluster".to_owned(),
             incarnation_id: Uuid([self.runs; 16]),
             rack: words.named.get("rack").map(|rack| (*rack).to_owned()),
+            features: klamm_metadata::feature_ranges().iter().map(feature).collect(),
             log_dirs: (0..words.number("dirs").unwrap_or(1)).map(directory).collect(),
             previous_broker_epoch: if is_clean { known } else { -1 },
             ..Default::default()
@@ -287,6 +306,69 @@ impl Stage {
         (codes.collect::<Vec<_>>().join(", "), records)
     }
 
+    fn reassign(&self, words: &Words<'_>) -> Outcome {
+        let (topic, index) = words.plain[1].rsplit_once('-').expect("TOPIC-PARTITION");
+        let partition = ReassignablePartition {
+            partition_index: index.parse().expect("a partition's number"),
+            replicas: (words.plain[2] != "cancel").then(|| numbers(words.plain[2], ',')),
+        };
+        let topic = ReassignableTopic { name: topic.to_owned(), partitions: vec![partition] };
+        let request = AlterPartitionReassignmentsRequest {
+            allow_replication_factor_change: !words.has("keep"),
+            topics: vec![topic],
+            ..Default::default()
+        };
+        let (records, reply) =
+            controller::alter_partition_reassignments(&self.image, &self.context(), &request);
+        (code(reply.responses[0].partitions[0].error_code), records)
+    }
+
+    fn feature(&self, words: &Words<'_>) -> Outcome {
+        let upgrade_type = if words.has("lower") { 2 } else { 1 + 2 * i8::from(words.has("unsafe")) };
+        let update = FeatureUpdateKey {
+            feature: words.plain[1].to_owned(),
+            max_version_level: words.plain[2].parse().expect("a level"),
+            upgrade_type,
+            ..Default::default()
+        };
+        let request = UpdateFeaturesRequest {
+            feature_updates: vec![update],
+            validate_only: words.has("check"),
+            ..Default::default()
+        };
+        let (records, reply) = controller::update_features(&self.image, &self.context(), &request);
+        let mut answer = code(reply.error_code);
+        for record in &records {
+            match record {
+                MetadataRecord::FeatureLevel(level) => {
+                    answer.push_str(&format!("{} is at {}", level.name, level.feature_level));
+                }
+                MetadataRecord::Config(config) => {
+                    let of = if config.resource_name.is_empty() { "all" } else { &config.resource_name };
+                    answer.push_str(&format!(", {} of broker {of}: {:?}", config.name, config.value));
+                }
+                _ => {}
+            }
+        }
+        (answer, records)
+    }
+
+    fn list(&self) -> String {
+        let request = ListPartitionReassignmentsRequest { topics: None, ..Default::default() };
+        let reply = controller::list_partition_reassignments(&self.image, &request);
+        let moving = reply.topics.iter().flat_map(|topic| {
+            let of_topic = topic.partitions.iter();
+            of_topic.map(|moving| {
+                let (index, name) = (moving.partition_index, &topic.name);
+                format!(
+                    "{name}-{index} adding {:?} removing {:?}",
+                    moving.adding_replicas, moving.removing_replicas
+                )
+            })
+        });
+        moving.collect::<Vec<_>>().join(", ")
+    }
+
     fn configure(&self, words: &Words<'_>) -> Outcome {
         let config = |(name, value): (&&str, &&str)| AlterableConfig {
             name: (*name).to_owned(),
@@ -295,6 +377,7 @@ impl Stage {
         };
         let (resource_type, resource_name) = match words.plain[1] {
             "*" => (4, ""),
+            broker if broker.parse::<i32>().is_ok() => (4, broker),
             topic => (2, topic),
         };
         let resource = AlterConfigsResource {
