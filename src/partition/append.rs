@@ -10,6 +10,7 @@ use klamm_records::{AppendRules, InvalidRecords, ValidBatch, validate_for_append
 use klamm_storage::{FlushDue, Log, ProducerBatch, StorageError, StorageErrorKind};
 use tokio::sync::oneshot;
 
+use crate::planted::planted;
 use crate::sequence::{self, Refusal, Verdict};
 use crate::transactions::is_open;
 use crate::verifications::VerificationGuard;
@@ -224,7 +225,7 @@ impl Partition {
         }
         let needed = leader.min_in_sync(&self.settings.load());
         let in_sync = leader.isr().len();
-        if options.acks == -1 && in_sync < needed {
+        if options.acks == -1 && in_sync < needed && !planted!(AcknowledgeBelowMinIsr) {
             return Err(AppendError::NotEnoughReplicas { in_sync, needed });
         }
         Ok(state.leader_epoch)

@@ -6,6 +6,7 @@ use klamm_model::{LeaderEpoch, NodeId, Offset};
 use klamm_records::RecordsError;
 use klamm_storage::{Appended, ReadError, StorageError};
 
+use crate::planted::planted;
 use crate::{Leadership, Partition, Role};
 
 /// Why replicated records were not appended.
@@ -55,6 +56,10 @@ impl Partition {
                 return;
             }
             let leader: Option<NodeId> = leadership.leader.filter(|node| *node != self.local);
+            if planted!(TruncateToHighWatermark) && leadership.leader_epoch > state.leader_epoch {
+                // What followers did before there were leader epochs (KIP-101).
+                let _ = self.log().truncate_to(state.watermarks.high_watermark());
+            }
             state.role = Role::Follower { leader };
             state.leader_epoch = leadership.leader_epoch;
         }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use klamm_model::{LeaderEpoch, NodeId, Offset};
 use klamm_storage::StorageError;
 
+use crate::planted::planted;
 use crate::progress::{Follower, FollowerProgress};
 use crate::{Partition, PartitionRead, PartitionSettings, ReadError, ReadOptions, Role, State};
 
@@ -65,7 +66,7 @@ impl LeaderState {
     /// about to join is waited for too: under a steady load it would never catch up with a leader that is alone.
     fn high_watermark(&self, partition: &Partition) -> Option<Offset> {
         let settings = partition.settings.load();
-        if self.isr.len() < self.min_in_sync(&settings) {
+        if self.isr.len() < self.min_in_sync(&settings) && !planted!(AcknowledgeBelowMinIsr) {
             return None;
         }
         let (lag_max, now) = (partition.lag_max(), partition.clock.monotonic());
@@ -77,6 +78,7 @@ impl LeaderState {
                 || (follower.is_caught_up(local_end, lag_max, now) && self.may_join(node, &partition.brokers))
         };
         let ends = self.followers.iter().filter(holds_back);
+        let ends = ends.filter(|follower| follower.log_end >= 0 || !planted!(CountUnknownFollower));
         Some(ends.map(|follower| follower.log_end).fold(local_end, Offset::min))
     }
 }
@@ -165,7 +167,9 @@ impl Partition {
             let Role::Leader(leader) = &mut state.role else {
                 return false;
             };
-            if progress.leader_epoch.is_some_and(|believed| believed != leader_epoch) {
+            if progress.leader_epoch.is_some_and(|believed| believed != leader_epoch)
+                && !planted!(SkipEpochCheck)
+            {
                 return false;
             }
             let Some(follower) = leader.followers.iter_mut().find(|known| known.node == progress.node) else {

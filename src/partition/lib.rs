@@ -11,6 +11,7 @@ mod isr;
 mod leader;
 mod look_up;
 mod moving;
+mod planted;
 mod progress;
 mod read;
 mod sequence;
@@ -35,6 +36,8 @@ pub use isr::{ActiveBrokers, IsrAnswer, IsrChange};
 pub use leader::Leadership;
 pub use look_up::{FoundTimestamp, LookUp, LookUpError};
 pub use moving::Copied;
+#[cfg(debug_assertions)]
+pub use planted::{PlantedBug, plant};
 pub use progress::FollowerProgress;
 pub use read::{PartitionRead, ReadError, ReadOptions, Reader};
 pub use settings::PartitionSettings;
@@ -44,6 +47,7 @@ pub use watermarks::PartitionOffsets;
 
 use leader::LeaderState;
 use moving::Moving;
+use planted::planted;
 use verifications::Verifications;
 use waiters::Waiters;
 use watermarks::Watermarks;
@@ -199,7 +203,9 @@ impl Partition {
                 if state.watermarks.high_watermark() < offset {
                     return Ok(false);
                 }
-                if leader.in_sync_at_most() < leader.min_in_sync(&self.settings.load()) {
+                if leader.in_sync_at_most() < leader.min_in_sync(&self.settings.load())
+                    && !planted!(AcknowledgeBelowMinIsr)
+                {
                     return Err(AppendError::NotEnoughReplicasAfterAppend);
                 }
                 Ok(true)

@@ -3,6 +3,7 @@
 use klamm_model::{ErrorCode, IsolationLevel, LeaderEpoch, Offset};
 use klamm_storage::{AbortedTransaction, LogSlice, ReadError as LogReadError, StorageError};
 
+use crate::planted::planted;
 use crate::{Partition, PartitionOffsets, Role};
 
 /// Who reads.
@@ -88,6 +89,7 @@ impl Partition {
         }
         let (below, read_committed) = match options.reader {
             Reader::Follower => (offsets.log_end, false),
+            Reader::Consumer(_) if planted!(ServeAboveHighWatermark) => (offsets.log_end, false),
             Reader::Consumer(IsolationLevel::ReadUncommitted) => (offsets.high_watermark, false),
             Reader::Consumer(IsolationLevel::ReadCommitted) => (offsets.last_stable, true),
         };
@@ -117,7 +119,7 @@ impl Partition {
         if !matches!(state.role, Role::Leader(_)) {
             return Err(ReadError::NotLeader);
         }
-        match current_leader_epoch {
+        match current_leader_epoch.filter(|_| !planted!(SkipEpochCheck)) {
             Some(epoch) if epoch < state.leader_epoch => Err(ReadError::FencedEpoch),
             Some(epoch) if epoch > state.leader_epoch => Err(ReadError::UnknownEpoch),
             _ => {
@@ -134,7 +136,8 @@ impl Partition {
         last_fetched_epoch: Option<LeaderEpoch>,
         offsets: &PartitionOffsets,
     ) -> Result<Option<(LeaderEpoch, Offset)>, ReadError> {
-        let Some(last_fetched) = last_fetched_epoch.filter(|_| from >= offsets.log_start) else {
+        let last_fetched = last_fetched_epoch.filter(|_| from >= offsets.log_start);
+        let Some(last_fetched) = last_fetched.filter(|_| !planted!(SkipEpochCheck)) else {
             return Ok(None);
         };
         // An epoch above all that is known here has no end here.

@@ -9,8 +9,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use klamm_model::{ErrorCode, IsolationLevel, LeaderEpoch, NodeId, Offset, ProducerEpoch, ProducerId};
 use klamm_partition::{
-    AppendError, AppendOptions, Appended, Fetched, FollowerProgress, Leadership, LookUp, Origin,
-    PartitionSettings, ReadError, ReadOptions, Reader,
+    ActiveBrokers, AppendError, AppendOptions, Appended, Fetched, FollowerProgress, IsrAnswer, Leadership,
+    LookUp, Origin, PartitionSettings, ReadError, ReadOptions, Reader,
 };
 use klamm_records::{BatchBuilder, BatchSettings};
 use klamm_storage::LogConfig;
@@ -265,4 +265,48 @@ fn deleted_records_are_gone_for_readers() {
     let beyond = leader.partition.delete_records_before(3).unwrap_err();
     assert_eq!(beyond.code(), ErrorCode::OffsetOutOfRange);
     assert_eq!(leader.partition.delete_records_before(-1).unwrap(), 2, "-1 means the high watermark");
+}
+
+/// The controller may have added the member whose addition was proposed, and elect it: what it lacks is not committed,
+/// however long the answer takes (KIP-497).
+#[test]
+fn the_high_watermark_waits_for_a_member_that_may_have_been_added() {
+    let (leader, follower) = pair(PartitionSettings::default());
+    leader.partition.become_leader(&Leadership { partition_epoch: 1, ..leadership(0, &[LEADER]) }).unwrap();
+    append(&leader, batch(&["a"], None), 1).unwrap();
+    fetch_once(&leader, &follower);
+    fetch_once(&leader, &follower);
+    let change = leader.partition.propose_isr_change().expect("it has caught up");
+    leader.clock.advance(Duration::from_secs(31));
+    append(&leader, batch(&["b"], None), 1).unwrap();
+    assert_eq!(leader.partition.offsets().high_watermark, 1);
+    leader.partition.isr_answered(&change, IsrAnswer::Unknown);
+    leader.partition.reconsider_high_watermark();
+    assert_eq!(leader.partition.offsets().high_watermark, 1, "the metadata will tell");
+    assert_eq!(leader.partition.propose_isr_change(), None, "one at a time");
+    leader.partition.isr_answered(&change, IsrAnswer::Refused);
+    assert_eq!(leader.partition.offsets().high_watermark, 2, "it was not added");
+}
+
+/// A broker that was fenced, or registered anew since its replica fetched, is neither proposed nor waited for
+/// (KIP-841, KIP-903).
+#[test]
+fn only_a_replica_of_an_active_broker_is_proposed() {
+    let brokers = Arc::new(ActiveBrokers::default());
+    let (leader, _) = pair(PartitionSettings::default());
+    let leader = Replica { partition: leader.partition.with_brokers(brokers.clone()), ..leader };
+    leader.partition.become_leader(&Leadership { partition_epoch: 1, ..leadership(0, &[LEADER]) }).unwrap();
+    let fetched = || {
+        let progress = FollowerProgress { broker_epoch: 5, ..FollowerProgress::at(FOLLOWER, 0) };
+        assert!(leader.partition.follower_fetched(progress));
+        leader.partition.has_caught_up(FOLLOWER)
+    };
+    brokers.replace([(LEADER, 1)].into());
+    assert!(!fetched(), "it is fenced");
+    brokers.replace([(LEADER, 1), (FOLLOWER, 6)].into());
+    assert!(!fetched(), "its broker has registered anew");
+    assert_eq!(leader.partition.propose_isr_change(), None);
+    brokers.replace([(LEADER, 1), (FOLLOWER, 5)].into());
+    assert!(fetched());
+    assert_eq!(leader.partition.propose_isr_change().unwrap().isr, [(LEADER, -1), (FOLLOWER, 5)]);
 }
