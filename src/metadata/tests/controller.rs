@@ -182,6 +182,8 @@ fn replicas_spread_over_brokers_and_racks() {
         (&["", "", ""][..], 2),
         (&["", "", "", "", ""], 3),
         (&["a", "a", "b", "b", "c", "c"], 3),
+        (&["a", "a", "b", "b"], 2),
+        (&["a", "a", "b", "b"], 3),
         (&["a", "b", "b", "b"], 2),
         (&["a", "a", "b"], 3),
     ] {
@@ -215,6 +217,30 @@ fn replicas_spread_over_brokers_and_racks() {
         if evenly {
             assert!(leads.values().all(|count| *count == 60 / racks.len()), "{racks:?}: {leads:?}");
         }
+    }
+}
+
+/// If a broker's partitions had the same second replica, that one would take over all of them.
+#[test]
+fn what_a_broker_leads_goes_to_several_when_it_dies() {
+    for racks in [&["", "", "", "", ""][..], &["a", "a", "b", "b", "c", "c"]] {
+        let mut cluster = Cluster::with_brokers(racks);
+        let topic = CreatableTopic {
+            name: "t".to_owned(),
+            num_partitions: 600,
+            replication_factor: 3,
+            ..Default::default()
+        };
+        cluster.create(topic);
+        let was = cluster.image.topic_by_name("t").unwrap().clone();
+        cluster.heartbeat(1, |request| request.want_fence = true);
+        let mut taken_over: BTreeMap<NodeId, usize> = BTreeMap::new();
+        for (index, _) in was.partitions.iter().enumerate().filter(|(_, was)| was.leader == Some(NodeId(1))) {
+            let leader = cluster.partition("t", index as i32).leader.unwrap();
+            *taken_over.entry(leader).or_default() += 1;
+        }
+        let (led, most) = (600 / racks.len(), taken_over.values().max().copied().unwrap());
+        assert!(most * 10 <= led * 6, "{racks:?}: of {led} partitions, one took over {most}: {taken_over:?}");
     }
 }
 
