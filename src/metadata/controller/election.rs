@@ -277,7 +277,9 @@ impl<'a> PartitionTarget<'a> {
             return nobody;
         }
         match self.state.last_known_eligible_leaders[..] {
-            [last] if self.is_acceptable(last) => Elected { leader: Some(last), is_unclean: true },
+            [last] if self.assignment.replicas.contains(&last) && self.is_acceptable(last) => {
+                Elected { leader: Some(last), is_unclean: true }
+            }
             _ => nobody,
         }
     }

@@ -97,8 +97,8 @@ fn cancel(
         return Err(Refusal::new(ErrorCode::NoReassignmentInProgress, message));
     }
     let replicas = Assignment::before(state);
-    let is_left = state.isr.iter().any(|id| replicas.contains(id));
-    if !is_left && !state.isr.is_empty() {
+    let trusted = Assignment::trusted(state);
+    if !trusted.is_empty() && !trusted.iter().any(|id| replicas.contains(id)) {
         let Some(first) = replicas.first().filter(|_| target.allows_unclean()) else {
             let message = format!(
                 "The reassignment of {name}-{index} cannot be cancelled: none of the replicas from before is in \

@@ -28,14 +28,15 @@ impl Assignment {
 
     /// On its way to `target`: the new replicas, and behind them those that were there before and leave at the end.
     ///
-    /// What an earlier reassignment has added goes at once if it is not wanted any more, unless everything that is
-    /// in sync is of that kind. Kafka keeps it among the replicas that leave, forgets which ones were there at first,
+    /// What an earlier reassignment has added goes at once if it is not wanted any more, unless all that is left is
+    /// there. Kafka keeps it among the replicas that leave, forgets which ones were there at first,
     /// and waits for ever where one of them is wanted again (observed on Kafka 4.4.0).
     pub(super) fn moving_to(state: &PartitionState, target: &[NodeId]) -> Assignment {
         let is_wanted = |id: &NodeId| target.contains(id);
         let mut before = Assignment::before(state);
-        if !state.isr.is_empty() && !state.isr.iter().any(|id| is_wanted(id) || before.contains(id)) {
-            before.extend(&state.isr);
+        let trusted = Assignment::trusted(state);
+        if !trusted.iter().any(|id| is_wanted(id) || before.contains(id)) {
+            before.extend(trusted);
         }
         let removing: Vec<NodeId> = before.iter().copied().filter(|id| !is_wanted(id)).collect();
         let adding = target.iter().copied().filter(|id| !before.contains(id)).collect();
@@ -45,6 +46,12 @@ impl Assignment {
     /// The replicas without those that a reassignment adds.
     pub(super) fn before(state: &PartitionState) -> Vec<NodeId> {
         state.replicas.iter().copied().filter(|id| !state.adding.contains(id)).collect()
+    }
+
+    /// The replicas that have all there is: those in sync, or else those that may be elected when they are back.
+    pub(super) fn trusted(state: &PartitionState) -> &[NodeId] {
+        let by_rank = [&state.isr, &state.eligible_leaders, &state.last_known_eligible_leaders];
+        by_rank.into_iter().find(|list| !list.is_empty()).map_or(&[], |list| list)
     }
 
     /// Ends a reassignment whose new replicas are all in sync; of the old ones one must be left if there are no new

@@ -9,7 +9,6 @@ use klamm_protocol::messages::update_features::{
 use klamm_protocol::records::cluster_metadata::{FeatureLevelRecord, MetadataRecord, PartitionChangeRecord};
 
 use super::brokers::change_record;
-use super::election::ids;
 use super::features::{ELIGIBLE_LEADERS_VERSION, METADATA_VERSION, SUPPORTED, fix_in_sync_replicas_min};
 use super::{ControllerContext, Refusal};
 use crate::image::{Image, PartitionState};
@@ -106,8 +105,8 @@ fn unsupporting(image: &Image, feature: &str, level: i16) -> Option<(NodeId, Opt
     ranges.into_iter().find(|(_, range)| level > 0 && lacks(range))
 }
 
-/// Without eligible leaders, a partition that has nobody in sync could never be led again: those who were safe to
-/// elect count as in sync, as the last member of an ISR does.
+/// Without eligible leaders, a partition that has nobody in sync could never be led again: the one who led last, or
+/// another who was safe to elect, counts as in sync, as the last member of an ISR does.
 fn without_eligible_leaders(image: &Image) -> Vec<MetadataRecord> {
     let is_concerned = |state: &PartitionState| {
         !state.eligible_leaders.is_empty()
@@ -117,13 +116,12 @@ fn without_eligible_leaders(image: &Image) -> Vec<MetadataRecord> {
     let mut records = Vec::new();
     for topic in image.topics.values() {
         for (index, state) in (0..).zip(&topic.partitions).filter(|(_, state)| is_concerned(state)) {
-            let safe = match (&state.isr[..], &state.eligible_leaders[..]) {
-                ([], []) => Some(ids(&state.last_known_eligible_leaders)),
-                ([], eligible) => Some(ids(eligible)),
-                _ => None,
-            };
+            let last = state.last_known_eligible_leaders.first();
+            let is_eligible = |id: &&NodeId| state.eligible_leaders.contains(id);
+            let safe = last.filter(is_eligible).or(state.eligible_leaders.first()).or(last);
+            let isr = safe.filter(|_| state.isr.is_empty()).map(|safe| vec![safe.0]);
             let change = PartitionChangeRecord {
-                isr: safe,
+                isr,
                 eligible_leader_replicas: Some(Vec::new()),
                 last_known_elr: Some(Vec::new()),
                 ..Default::default()

@@ -280,7 +280,10 @@ fn judge(
 #[cfg(test)]
 mod tests {
     use klamm_config::BrokerConfig;
-    use klamm_protocol::records::cluster_metadata::ConfigRecord;
+    use klamm_model::Uuid;
+    use klamm_protocol::records::cluster_metadata::{
+        ConfigRecord, PartitionRecord, RegisterBrokerRecord, TopicRecord,
+    };
     use klamm_testing::{SeededRandom, SimulatedClock};
 
     use super::*;
@@ -313,6 +316,35 @@ mod tests {
 
     fn plan(mut jobs: Vec<Box<dyn Job>>) -> Plan {
         decide_upon(&Image::empty("c"), &surroundings(), &mut jobs)
+    }
+
+    /// A broker that dies must not take the controller's time, nor more than one entry of its log.
+    #[test]
+    fn a_broker_that_holds_ten_thousand_partitions_is_fenced_with_one_entry() {
+        let mut image = Image::empty("c");
+        for id in 1..=3 {
+            let record = RegisterBrokerRecord { broker_id: id, fenced: false, ..Default::default() };
+            apply_to(&mut image, &record.into());
+        }
+        for topic in 0..100_u8 {
+            let topic_id = Uuid([topic + 1; 16]);
+            apply_to(&mut image, &TopicRecord { name: format!("t{topic}"), topic_id }.into());
+            for partition_id in 0..100 {
+                let replicas: Vec<i32> = (0..3).map(|place| 1 + (partition_id + place) % 3).collect();
+                let (isr, leader) = (replicas.clone(), replicas[0]);
+                let record =
+                    PartitionRecord { partition_id, topic_id, replicas, isr, leader, ..Default::default() };
+                apply_to(&mut image, &record.into());
+            }
+        }
+        let fence = |image: &Image, context: &ControllerContext<'_>| {
+            (fence_brokers(image, context, &[(NodeId(1), image.brokers[&NodeId(1)].epoch)]), ())
+        };
+        let mut jobs: Vec<Box<dyn Job>> = vec![Box::new(Decision::new(fence, oneshot::channel().0))];
+        let plan = decide_upon(&image, &surroundings(), &mut jobs);
+        assert_eq!((plan.outcomes, plan.records.len()), (vec![Ok(())], 10_001));
+        let bytes = entry::records_len(&plan.records).unwrap();
+        assert!(bytes < BATCH_BYTES_MAX / 8, "{bytes} bytes");
     }
 
     /// An error of the log ends the node, so a record that cannot be encoded must fail its own request alone.

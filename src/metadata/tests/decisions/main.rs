@@ -10,3 +10,4 @@
 mod judge;
 mod scripts;
 mod stage;
+mod walk;

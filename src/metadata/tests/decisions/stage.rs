@@ -117,7 +117,7 @@ impl Stage {
     /// - `fence ID…`: their sessions end; `fence ID epoch=E`
     /// - `unregister ID`
     /// - `create TOPIC 1:2:3,2:3:1 key=value…`
-    /// - `isr TOPIC-PARTITION 1,2 [by=B] [epoch=E] [member=E] [recovering]`: AlterPartition of its leader
+    /// - `isr TOPIC-PARTITION 1,2 [by=B] [epoch=E] [stale=MEMBER] [recovering]`: AlterPartition of its leader
     /// - `elect preferred|unclean TOPIC-PARTITION…`, or all
     /// - `reassign TOPIC-PARTITION 1,2|cancel [keep]`, `list`: reassignments
     /// - `feature NAME LEVEL [lower|unsafe] [check]`
@@ -193,7 +193,8 @@ impl Stage {
         let has_session = words.has("alive");
         let (records, reply) =
             controller::register_broker(&self.image, &self.context(), &request, has_session);
-        if !is_clean && reply.error_code == 0 {
+        let eligible_leaders = self.image.feature("eligible.leader.replicas.version");
+        if !is_clean && reply.error_code == 0 && eligible_leaders > 0 {
             self.judge.note_unclean(NodeId(id), reply.broker_epoch);
         }
         (code(reply.error_code), records)
@@ -261,7 +262,10 @@ impl Stage {
         let epoch = |id| self.image.brokers.get(&id).map_or(-1, |broker| broker.epoch);
         let member = |member: i32| BrokerState {
             broker_id: member,
-            broker_epoch: words.number("member").unwrap_or(epoch(NodeId(member))),
+            broker_epoch: match words.number::<i32>("stale") {
+                Some(stale) if stale == member => epoch(NodeId(member)) - 1,
+                _ => epoch(NodeId(member)),
+            },
         };
         let partition = PartitionDataRequest {
             partition_index: index,
