@@ -263,7 +263,8 @@ impl Stage {
         let member = |member: i32| BrokerState {
             broker_id: member,
             broker_epoch: match words.number::<i32>("stale") {
-                Some(stale) if stale == member => epoch(NodeId(member)) - 1,
+                // -1 would stand for any epoch.
+                Some(stale) if stale == member => epoch(NodeId(member)) + 1,
                 _ => epoch(NodeId(member)),
             },
         };

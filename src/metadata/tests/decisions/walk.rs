@@ -163,20 +163,24 @@ impl World {
     /// Whether a new leader has what was acknowledged.
     fn judge(&mut self, before: &Image, index: i32, step: &Step) -> Result<(), String> {
         let (was, state) = (partition(before, index), self.partition(index));
-        // When eligible leaders go out of use, the last leader is trusted, of whom nothing better is known.
-        if let ([], [], [trusted]) = (&was.isr[..], &was.eligible_leaders[..], &state.isr[..])
-            && state.leader.is_none()
-        {
+        let allows = |image: &Image| {
+            image.topic_config("t").get("unclean.leader.election.enable").is_some_and(|value| value == "true")
+        };
+        let allows_unclean = allows(before) || allows(&self.stage.image);
+        // One step may elect somebody and fence it too. And when eligible leaders go out of use, the last leader is
+        // trusted, of whom nothing better is known.
+        let is_known = |id: &&NodeId| was.isr.contains(id) || was.eligible_leaders.contains(id);
+        let is_retired = was.isr.is_empty() && was.eligible_leaders.is_empty();
+        if state.leader.is_none() && (allows_unclean || is_retired) {
             let data = &mut self.data[index as usize];
-            data.acknowledged = data.acknowledged.min(data.held.get(trusted).copied().unwrap_or(0));
+            for trusted in state.isr.iter().chain(&state.eligible_leaders).filter(|id| !is_known(id)) {
+                data.acknowledged = data.acknowledged.min(data.held.get(trusted).copied().unwrap_or(0));
+            }
         }
         let Some(leader) = state.leader.filter(|_| state.leader_epoch != was.leader_epoch) else {
             return Ok(());
         };
         self.elections += 1;
-        let allows = |image: &Image| {
-            image.topic_config("t").get("unclean.leader.election.enable").is_some_and(|value| value == "true")
-        };
         let data = &mut self.data[index as usize];
         let held = data.held.get(&leader).copied().unwrap_or(0);
         let missing = data.acknowledged.saturating_sub(held);
@@ -184,7 +188,7 @@ impl World {
         let is_killed = |id: &NodeId| matches!(step, Step::Kill { broker } if *broker == id.0);
         let is_last =
             was.last_known_eligible_leaders == [leader] && was.eligible_leaders.iter().all(is_killed);
-        if missing > 0 && !is_asked && !is_last && !allows(before) && !allows(&self.stage.image) {
+        if missing > 0 && !is_asked && !is_last && !allows_unclean {
             return Err(format!(
                 "{missing} acknowledged record(s) are lost: t-{index} {was:?} became {state:?}"
             ));
