@@ -13,6 +13,7 @@ mod membership;
 mod sessions;
 mod settings;
 mod start;
+mod succession;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -43,6 +44,8 @@ pub struct MetadataNode {
     /// Whether the node belongs to a cluster, or why it never will.
     joined: watch::Receiver<Option<Result<(), String>>>,
     sessions: Arc<Sessions>,
+    /// Leaders of the quorum that have died.
+    dead_leaders: mpsc::Sender<NodeId>,
     stop: Mutex<Option<oneshot::Sender<()>>>,
     thread: Mutex<Option<std::thread::JoinHandle<()>>>,
 }
@@ -106,6 +109,24 @@ impl MetadataNode {
     /// The host and port on which a node of the quorum listens for the others.
     pub fn address_of(&self, node: NodeId) -> Option<(String, u16)> {
         self.addresses.borrow().get(&node).cloned()
+    }
+
+    /// The node of the quorum that listens at this host and port.
+    pub fn node_at(&self, address: &(String, u16)) -> Option<NodeId> {
+        let addresses = self.addresses.borrow();
+        addresses.iter().find(|(_, known)| *known == address).map(|(node, _)| *node)
+    }
+
+    /// A connection to a node has ended, or was refused. Until its next heartbeat it counts as one without a session, so that
+    /// it can register again under a new incarnation.
+    pub fn connection_lost(&self, node: NodeId) {
+        self.sessions.lost(node);
+    }
+
+    /// The leader of the quorum has died: as a voter, this node stands for election at once.
+    pub fn leader_died(&self, leader: NodeId) {
+        // If several wait already, the next word comes with the next attempt to reach it.
+        let _ = self.dead_leaders.try_send(leader);
     }
 
     /// Returns when this node belongs to a cluster, whose id is in its image.

@@ -32,6 +32,7 @@ mod replica_fetcher;
 mod start;
 mod stop;
 mod strays;
+mod suspicion;
 mod topic_creation;
 mod transaction_markers;
 mod transaction_verification;

@@ -89,7 +89,8 @@ fn image_of(
     machine: &Machine,
     store: &Arc<LogStore>,
 ) -> Result<Arc<klamm_metadata::Image>, ReleaseError> {
-    let node = MetadataNode::start(metadata_settings(config, machine, store, (String::new(), 0)))?;
+    let node =
+        MetadataNode::start(metadata_settings(config, machine, store, (String::new(), 0), Arc::default()))?;
     let image = node.image();
     node.shutdown();
     Ok(image)

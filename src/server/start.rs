@@ -33,11 +33,12 @@ use crate::listener::{self, BindError, Bound};
 use crate::metrics::Metrics;
 use crate::moves;
 use crate::partition_table::PartitionTable;
-use crate::peers::{Peers, QuorumCarrier};
+use crate::peers::{LostConnections, Peers, QuorumCarrier};
 use crate::producer_ids::ProducerIds;
 use crate::replica_fetcher::{self, ReplicaFetchers};
 use crate::stop::Stop;
 use crate::strays;
+use crate::suspicion;
 use crate::topic_creation::CreationsUnderWay;
 
 /// What a node stands on: the real things, or a simulation's.
@@ -114,14 +115,19 @@ pub async fn start(config: BrokerConfig, machine: Machine) -> Result<Server, Sta
         store.write_identities()?;
     }
     let address = quorum_address(&config, &bound);
-    let settings = metadata_settings(&config, &machine, &store, address);
+    let lost = Arc::new(LostConnections::default());
+    let settings = metadata_settings(&config, &machine, &store, address, lost.clone());
     let metadata = Arc::new(start_metadata(settings, machine.threads).await?);
     let incarnation = Uuid::from_random(machine.random.next_16());
     let registration = lifecycle::registration(&config, incarnation, &store, &bound);
-    let (context, follower) = compose(config.clone(), machine, store, metadata.clone(), deletes_strays);
+    let network = machine.network.clone();
+    let peers = Peers::new(network.clone(), format!("klamm-broker-{}", config.node_id)).telling(lost.clone());
+    let (context, follower) =
+        compose(config.clone(), machine, store, metadata.clone(), peers, deletes_strays);
     let mut server = Server::new(context.clone(), ready);
     let (quorum, clients) = bound.into_iter().partition(|bound| bound.endpoint().serves_quorum);
     server.listen(quorum);
+    server.tasks.spawn(suspicion::watch(context, network, lost, server.stopping.clone()));
     metadata.joined().await?;
     if config.roles.broker {
         server.begin_as_broker(registration, follower, deletes_strays).await?;
@@ -191,6 +197,7 @@ fn compose(
     machine: Machine,
     store: Arc<LogStore>,
     metadata: Arc<MetadataNode>,
+    peers: Peers,
     deletes_strays: bool,
 ) -> (Arc<Context>, Follower) {
     let partitions = Arc::new(PartitionTable::default());
@@ -207,7 +214,6 @@ fn compose(
     let (follower, applied) =
         Follower::new(config.node_id, config.clone(), store.clone(), followed, clock, deletes_strays);
     let node_id = config.node_id;
-    let peers = Peers::new(machine.network.clone(), format!("klamm-broker-{node_id}"));
     let cleaner = Cleaner::new(store.clone(), cleaning::cleaner_settings(&config));
     let context = Context {
         node_id,
@@ -371,6 +377,7 @@ pub(crate) fn metadata_settings(
     machine: &Machine,
     store: &Arc<LogStore>,
     address: (String, u16),
+    lost: Arc<LostConnections>,
 ) -> Settings {
     let alone = Voter { id: config.node_id, host: address.0.clone(), port: address.1 };
     let voters = config.quorum_voters.iter().map(voter).collect();
@@ -394,7 +401,7 @@ pub(crate) fn metadata_settings(
         disk: machine.disk.clone(),
         clock: machine.clock.clone(),
         random: machine.random.clone(),
-        network: Arc::new(QuorumCarrier::new(machine.network.clone(), config.node_id)),
+        network: Arc::new(QuorumCarrier::new(machine.network.clone(), config.node_id, lost)),
         defaults: topic_defaults(config),
         rules: Arc::new(KafkaRules::new(Arc::clone(config))),
         quorum: QuorumSettings {

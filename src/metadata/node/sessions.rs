@@ -47,6 +47,11 @@ impl Sessions {
         state.heartbeats.insert(broker, now);
     }
 
+    /// A broker's connection has ended: what it does next says whether it has a session.
+    pub(super) fn lost(&self, broker: NodeId) {
+        self.state.lock().heartbeats.remove(&broker);
+    }
+
     /// Whether a broker has a session with this controller: its heartbeats came here, and the last one not too
     /// long ago. After a restart of the controller nobody has.
     pub(super) fn has_session(&self, broker: NodeId) -> bool {

@@ -21,6 +21,7 @@ use super::forming::{self, Settled};
 use super::membership::Members;
 use super::sessions::Sessions;
 use super::settings::{Identity, Settings, StartError};
+use super::succession;
 use super::{MetadataNode, PeerCall};
 use crate::image::Image;
 use crate::quorum::disk_thread::DiskThread;
@@ -34,6 +35,9 @@ use crate::quorum::{Raft, Runtime, TypeConfig, VoterNode};
 
 /// How many requests may wait to be decided; who comes then waits to wait.
 const JOBS_WAITING_MAX: usize = 1024;
+
+/// How many words of dead leaders may wait.
+const DEATHS_WAITING_MAX: usize = 4;
 
 /// How many messages of other members may wait.
 const PEER_CALLS_WAITING_MAX: usize = 1024;
@@ -129,6 +133,7 @@ struct Work {
     addresses: watch::Sender<BTreeMap<NodeId, (String, u16)>>,
     joined: watch::Sender<Option<Result<(), String>>>,
     sessions: Arc<Sessions>,
+    deaths: mpsc::Receiver<NodeId>,
 }
 
 /// The node and what will do its work. Nothing runs yet.
@@ -147,6 +152,7 @@ fn prepare(settings: Settings, disk_thread: DiskThread) -> Result<(MetadataNode,
     let (failed, failure) = watch::channel(None);
     let (addresses, known) = watch::channel(BTreeMap::new());
     let (joined, joining) = watch::channel(None);
+    let (dead_leaders, deaths) = mpsc::channel(DEATHS_WAITING_MAX);
     let sessions = Arc::new(Sessions::new(settings.clock.clone(), settings.quorum.broker_session_timeout));
     let node = MetadataNode {
         id: settings.node_id,
@@ -157,6 +163,7 @@ fn prepare(settings: Settings, disk_thread: DiskThread) -> Result<(MetadataNode,
         addresses: known,
         joined: joining,
         sessions: sessions.clone(),
+        dead_leaders,
         stop: Mutex::new(Some(stop)),
         thread: Mutex::new(None),
     };
@@ -171,6 +178,7 @@ fn prepare(settings: Settings, disk_thread: DiskThread) -> Result<(MetadataNode,
         addresses,
         joined,
         sessions,
+        deaths,
     };
     Ok((node, work))
 }
@@ -183,6 +191,7 @@ struct Running {
     stop: oneshot::Receiver<()>,
     failed: watch::Sender<Option<String>>,
     disk_thread: DiskThread,
+    deaths: mpsc::Receiver<NodeId>,
 }
 
 impl Work {
@@ -223,8 +232,19 @@ impl Work {
 
     /// Opens the files and begins to take part.
     async fn open(self) -> Result<Running, StartError> {
-        let Work { settings, disk_thread, published, jobs, peers, stop, failed, addresses, joined, sessions } =
-            self;
+        let Work {
+            settings,
+            disk_thread,
+            published,
+            jobs,
+            peers,
+            stop,
+            failed,
+            addresses,
+            joined,
+            sessions,
+            deaths,
+        } = self;
         let Identity::Of(cluster_id) = settings.identity.clone() else {
             unreachable!("the cluster is found before the log is opened");
         };
@@ -278,7 +298,7 @@ impl Work {
         let deciding = controller_task::run(raft.clone(), log, images, jobs, sessions, surroundings);
         Runtime::spawn(deciding);
         joined.send_replace(Some(Ok(())));
-        Ok(Running { raft, members, peers, stop, failed, disk_thread })
+        Ok(Running { raft, members, peers, stop, failed, disk_thread, deaths })
     }
 }
 
@@ -300,6 +320,9 @@ impl Running {
                     if changed.is_err() {
                         break;
                     }
+                }
+                Some(dead) = self.deaths.recv() => {
+                    Runtime::spawn(succession::succeed(self.raft.clone(), self.members.own.key, dead));
                 }
                 call = self.peers.recv() => {
                     let Some((message, sender)) = call else { break };

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use super::PeerError;
+use super::{Address, LostConnections, PeerError};
 
 /// The largest answer that is taken from another node.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
@@ -39,10 +39,20 @@ struct Waiting {
 }
 
 impl Connection {
-    /// Takes over a stream that was just opened.
-    pub(super) fn new(stream: Arc<dyn Stream>, client_id: String) -> Connection {
+    /// Takes over a stream that was just opened, and tells `lost` of its address should the other side end it.
+    pub(super) fn new(
+        stream: Arc<dyn Stream>,
+        client_id: String,
+        lost: Option<(Arc<LostConnections>, Address)>,
+    ) -> Connection {
         let waiting = Arc::new(Mutex::new(Waiting::default()));
-        let reading = tokio::spawn(read(stream.clone(), waiting.clone()));
+        let (read_from, answered) = (stream.clone(), waiting.clone());
+        let reading = tokio::spawn(async move {
+            read(read_from, answered).await;
+            if let Some((lost, address)) = lost {
+                lost.tell(&address);
+            }
+        });
         Connection {
             stream,
             client_id,

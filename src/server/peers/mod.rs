@@ -1,6 +1,7 @@
 //! Connections to other nodes of the cluster.
 
 mod connection;
+mod lost;
 mod quorum;
 
 use std::collections::BTreeMap;
@@ -13,6 +14,7 @@ use klamm_protocol::Request;
 use parking_lot::Mutex;
 
 use connection::Connection;
+pub(crate) use lost::LostConnections;
 pub(crate) use quorum::{QUORUM_KEY, QuorumCarrier};
 
 /// How long it may take to open a connection.
@@ -41,6 +43,8 @@ pub(crate) struct Peers {
     network: Arc<dyn Network>,
     client_id: String,
     slots: Mutex<BTreeMap<Address, Arc<Slot>>>,
+    /// Who is told of connections that were ended by the other side or refused.
+    lost: Option<Arc<LostConnections>>,
 }
 
 /// The connection to one address. Its lock is held while a connection is opened, so that those who wait for it
@@ -50,7 +54,12 @@ type Slot = tokio::sync::Mutex<Option<Arc<Connection>>>;
 impl Peers {
     /// No connections yet. `client_id` is how this node introduces itself.
     pub(crate) fn new(network: Arc<dyn Network>, client_id: String) -> Peers {
-        Peers { network, client_id, slots: Mutex::default() }
+        Peers { network, client_id, slots: Mutex::default(), lost: None }
+    }
+
+    /// Tells `lost` of connections that were ended by the other side or refused.
+    pub(crate) fn telling(self, lost: Arc<LostConnections>) -> Peers {
+        Peers { lost: Some(lost), ..self }
     }
 
     /// Sends a request of Kafka's protocol and returns its answer.
@@ -93,14 +102,25 @@ impl Peers {
         Ok(slot.insert(connection).clone())
     }
 
-    async fn open(&self, (host, port): &Address) -> Result<Arc<Connection>, PeerError> {
+    async fn open(&self, address: &Address) -> Result<Arc<Connection>, PeerError> {
+        let (host, port) = address;
         let unreachable = |error: std::io::Error| PeerError::Unreachable(format!("{host}:{port}: {error}"));
         let mut failure = PeerError::Unreachable(format!("{host} has no address"));
-        for address in self.network.resolve(host, *port).await.map_err(unreachable)? {
-            match self.network.connect(address).await {
-                Ok(stream) => return Ok(Arc::new(Connection::new(stream, self.client_id.clone()))),
-                Err(error) => failure = unreachable(error),
+        let mut is_refused = false;
+        for resolved in self.network.resolve(host, *port).await.map_err(unreachable)? {
+            match self.network.connect(resolved).await {
+                Ok(stream) => {
+                    let lost = self.lost.clone().map(|lost| (lost, address.clone()));
+                    return Ok(Arc::new(Connection::new(stream, self.client_id.clone(), lost)));
+                }
+                Err(error) => {
+                    is_refused = error.kind() == std::io::ErrorKind::ConnectionRefused;
+                    failure = unreachable(error);
+                }
             }
+        }
+        if let (true, Some(lost)) = (is_refused, &self.lost) {
+            lost.tell(address);
         }
         Err(failure)
     }

@@ -9,7 +9,7 @@ use klamm_io::{BoxFuture, Network};
 use klamm_metadata::{PeerError as QuorumError, QuorumMessage, QuorumNetwork};
 use klamm_model::NodeId;
 
-use super::{Address, PeerError, Peers};
+use super::{Address, LostConnections, PeerError, Peers};
 
 /// The API key of the quorum's messages. Kafka counts its own from 0 up.
 pub(crate) const QUORUM_KEY: i16 = 31_000;
@@ -21,8 +21,9 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) struct QuorumCarrier(Peers);
 
 impl QuorumCarrier {
-    pub(crate) fn new(network: Arc<dyn Network>, node: NodeId) -> QuorumCarrier {
-        QuorumCarrier(Peers::new(network, format!("klamm-quorum-{node}")))
+    /// Connections from this node; `lost` is told of those that end.
+    pub(crate) fn new(network: Arc<dyn Network>, node: NodeId, lost: Arc<LostConnections>) -> QuorumCarrier {
+        QuorumCarrier(Peers::new(network, format!("klamm-quorum-{node}")).telling(lost))
     }
 }
 

@@ -16,7 +16,7 @@ fn free_ports(count: usize) -> Vec<u16> {
     held.iter().map(|listener| listener.local_addr().unwrap().port()).collect()
 }
 
-fn config(id: usize, ports: &[u16]) -> BrokerConfig {
+fn config(id: usize, ports: &[u16], session_timeout_ms: u32) -> BrokerConfig {
     let port = ports[id - 1];
     let voters: Vec<String> =
         ports.iter().zip(1..).map(|(port, id)| format!("{id}@127.0.0.1:{port}")).collect();
@@ -27,14 +27,14 @@ fn config(id: usize, ports: &[u16]) -> BrokerConfig {
         ("controller.listener.names", "CONTROLLER".to_owned()),
         ("log.dirs", "/data".to_owned()),
         ("broker.heartbeat.interval.ms", "100".to_owned()),
-        ("broker.session.timeout.ms", "1500".to_owned()),
+        ("broker.session.timeout.ms", session_timeout_ms.to_string()),
     ];
     let overrides = settings.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
     let sources = klamm_config::Sources { overrides, ..Default::default() };
     klamm_config::load(&sources).unwrap().0
 }
 
-async fn node(id: usize, ports: &[u16], disk: &SimulatedDisk) -> Server {
+async fn node(id: usize, ports: &[u16], disk: &SimulatedDisk, session_timeout_ms: u32) -> Server {
     let machine = Machine {
         disk: Arc::new(disk.clone()),
         network: Arc::new(SystemNetwork),
@@ -42,7 +42,7 @@ async fn node(id: usize, ports: &[u16], disk: &SimulatedDisk) -> Server {
         random: Arc::new(SeededRandom::new(id as u64)),
         threads: Threads::default(),
     };
-    start(config(id, ports), machine).await.unwrap()
+    start(config(id, ports, session_timeout_ms), machine).await.unwrap()
 }
 
 /// Three nodes that know each other, on a disk each. Those that were killed are gone from the list.
@@ -50,19 +50,24 @@ pub(super) struct Cluster {
     pub(super) servers: Vec<Server>,
     ports: Vec<u16>,
     disks: Vec<SimulatedDisk>,
+    session_timeout_ms: u32,
 }
 
 impl Cluster {
     pub(super) async fn start() -> Cluster {
+        Cluster::start_with(1500).await
+    }
+
+    async fn start_with(session_timeout_ms: u32) -> Cluster {
         let ports = free_ports(3);
         let disks: Vec<SimulatedDisk> = (1..=3).map(SimulatedDisk::new).collect();
-        let (one, two, three) =
-            tokio::join!(node(1, &ports, &disks[0]), node(2, &ports, &disks[1]), node(3, &ports, &disks[2]));
+        let node = |id: usize| node(id, &ports, &disks[id - 1], session_timeout_ms);
+        let (one, two, three) = tokio::join!(node(1), node(2), node(3));
         let servers = vec![one, two, three];
         for server in &servers {
             until(server, "three brokers", |image| unfenced(image) == BTreeSet::from([1, 2, 3])).await;
         }
-        Cluster { servers, ports, disks }
+        Cluster { servers, ports, disks, session_timeout_ms }
     }
 
     /// Ends a node without a word.
@@ -76,7 +81,7 @@ impl Cluster {
     pub(super) async fn restart(&mut self, id: NodeId) {
         let disk = &mut self.disks[id.0 as usize - 1];
         *disk = disk.kill();
-        let server = node(id.0 as usize, &self.ports, disk).await;
+        let server = node(id.0 as usize, &self.ports, disk, self.session_timeout_ms).await;
         self.servers.push(server);
     }
 
@@ -119,5 +124,23 @@ async fn three_nodes_form_a_cluster_and_fence_one_that_dies() {
         let leads =
             |node: NodeId| image.topics.values().any(|topic| topic.partitions[0].leader == Some(node));
         assert!(!leads(dead_id));
+    }
+}
+
+/// A process that dies closes its connections, and its port refuses new ones: that is enough to fence it, and to elect
+/// another controller in its place, long before its session would end.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_death_is_noticed_before_the_session_ends() {
+    const LONGER_THAN_THE_TEST_WAITS: u32 = 300_000;
+    for is_controller in [false, true] {
+        let mut cluster = Cluster::start_with(LONGER_THAN_THE_TEST_WAITS).await;
+        let controller = cluster.servers[0].context.image().controller.unwrap();
+        let ids = (1..=3).map(NodeId);
+        let dead = ids.into_iter().find(|id| (*id == controller) == is_controller).unwrap();
+        cluster.kill(dead);
+        for server in &cluster.servers {
+            until(server, "its fencing", |image| !unfenced(image).contains(&dead.0)).await;
+            assert_eq!(unfenced(&server.context.image()).len(), 2, "those that live are let be");
+        }
     }
 }
