@@ -104,6 +104,11 @@ CLASSES = {
     "kafka-get-offsets": "kafka.tools.GetOffsetShell",
     "kafka-delete-records": "kafka.admin.DeleteRecordsCommand",
     "kafka-log-dirs": "kafka.admin.LogDirsCommand",
+    "kafka-metadata-quorum": "org.apache.kafka.tools.MetadataQuorumCommand",
+    "kafka-leader-election": "org.apache.kafka.tools.LeaderElectionCommand",
+    "kafka-reassign-partitions": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
+    "kafka-features": "org.apache.kafka.tools.FeatureCommand",
+    "kafka-cluster": "org.apache.kafka.tools.ClusterTool",
 }
 MOVED = {  # VERSION from which the tool is the tools module's
     "kafka-configs": ("4.4.0", "org.apache.kafka.tools.ConfigCommand"),
