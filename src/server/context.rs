@@ -17,12 +17,14 @@ use klamm_storage::{Cleaner, LogStore, StorageErrorKind};
 use tokio::sync::Notify;
 
 use crate::api::Call;
+use crate::broker_channel::BrokerChannel;
 use crate::controller_channel::{ControllerChannel, ForController};
 use crate::fetch_sessions::FetchSessions;
 use crate::image_follower::Applied;
 use crate::isr_changes::IsrChanges;
 use crate::limits::{Connections, RateLimit};
 use crate::listener::Endpoint;
+use crate::marker_channel::MarkerChannel;
 use crate::metrics::Metrics;
 use crate::partition_table::PartitionTable;
 use crate::producer_ids::ProducerIds;
@@ -45,6 +47,9 @@ pub(crate) struct Context {
     pub(crate) fetch_sessions: FetchSessions,
     pub(crate) replica_fetchers: Arc<ReplicaFetchers>,
     pub(crate) isr_changes: IsrChanges,
+    /// For questions that other brokers answer at once.
+    pub(crate) questions: BrokerChannel,
+    pub(crate) markers: MarkerChannel,
     pub(crate) producer_ids: ProducerIds,
     pub(crate) connections: Arc<Connections>,
     pub(crate) metrics: Metrics,

@@ -19,6 +19,7 @@ use tokio::task::JoinSet;
 use crate::admin;
 use crate::adoption::{self, TakeoverError};
 use crate::background;
+use crate::broker_channel::BrokerChannel;
 use crate::cleaning;
 use crate::context::{Context, MALFORMED_LOG_EVERY, topic_config};
 use crate::controller_channel::ControllerChannel;
@@ -30,6 +31,7 @@ use crate::isr_changes::{self, IsrChanges};
 use crate::lifecycle;
 use crate::limits::{Connections, Limits, RateLimit};
 use crate::listener::{self, BindError, Bound};
+use crate::marker_channel::MarkerChannel;
 use crate::metrics::Metrics;
 use crate::moves;
 use crate::partition_table::PartitionTable;
@@ -221,6 +223,8 @@ fn compose(
         fetch_sessions: fetch_sessions(&config, &machine),
         replica_fetchers,
         isr_changes: IsrChanges::default(),
+        questions: BrokerChannel::new(machine.network.clone(), format!("broker-{node_id}-questions")),
+        markers: MarkerChannel::new(machine.network.clone(), node_id),
         connections: Connections::new(Limits::of(&config)),
         metrics: Metrics::new(),
         broker_epoch: AtomicI64::new(-1),

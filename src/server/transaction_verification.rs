@@ -6,10 +6,16 @@ use std::time::Duration;
 
 use klamm_coordinator::Question;
 use klamm_coordinator::transaction::{Partitions, Producer};
-use klamm_model::ErrorCode;
+use klamm_model::{ErrorCode, TopicPartition, topic_name};
 use klamm_partition::{Partition, Verification, VerificationGuard};
+use klamm_protocol::messages::add_partitions_to_txn::{
+    AddPartitionsToTxnRequest, AddPartitionsToTxnTopic, AddPartitionsToTxnTransaction,
+};
 
 use crate::context::Context;
+
+/// The version of AddPartitionsToTxn that brokers speak with each other.
+const ADD_PARTITIONS_VERSION: i16 = 5;
 
 /// How many markers may overtake an answer. A second one would belong to a transaction that began meanwhile.
 const OVERTAKEN_MAX: u32 = 5;
@@ -59,16 +65,54 @@ pub(crate) async fn verify(
         };
     }
     let name = partition.topic_partition();
-    let ask = || {
-        let partitions = Partitions::from([(name.topic.clone(), [name.partition].into())]);
-        context.transactions.answer_broker(producer.clone(), partitions, clients.question)
-    };
+    let ask = || ask_coordinator(context, name, producer.clone(), clients.question);
     let verified = ask_until_final(patience, begin, |guard| partition.is_valid(guard), ask).await;
     verified.map_err(|error| match error {
         ErrorCode::ProducerFenced => ErrorCode::InvalidProducerEpoch,
         ErrorCode::TransactionAbortable if !clients.know_abortable => ErrorCode::InvalidTxnState,
         error => error,
     })
+}
+
+/// Asks the coordinator of a transaction, on this node or another.
+async fn ask_coordinator(
+    context: &Context,
+    name: &TopicPartition,
+    producer: Producer,
+    question: Question,
+) -> Answered {
+    let image = context.image();
+    let topic = image.topic_by_name(topic_name::TRANSACTION_STATE);
+    let topic = topic.ok_or(ErrorCode::CoordinatorNotAvailable)?;
+    let index = klamm_coordinator::partition_of(&producer.transactional_id, topic.partitions.len() as i32);
+    let coordinator = topic.partition(index).and_then(|state| state.leader);
+    let coordinator = coordinator.ok_or(ErrorCode::CoordinatorNotAvailable)?;
+    if coordinator == context.node_id {
+        let partitions = Partitions::from([(name.topic.clone(), [name.partition].into())]);
+        return context.transactions.answer_broker(producer, partitions, question).await;
+    }
+    let transaction = AddPartitionsToTxnTransaction {
+        transactional_id: producer.transactional_id,
+        producer_id: producer.id.0,
+        producer_epoch: producer.epoch.0,
+        verify_only: question == Question::Verify,
+        topics: vec![AddPartitionsToTxnTopic {
+            name: name.topic.to_string(),
+            partitions: vec![name.partition],
+        }],
+    };
+    let request = AddPartitionsToTxnRequest { transactions: vec![transaction], ..Default::default() };
+    let answer = context.questions.ask(context, coordinator, ADD_PARTITIONS_VERSION, &request).await;
+    let answer = answer.map_err(|error| {
+        tracing::debug!("broker {coordinator} did not answer for a transaction: {error}");
+        ErrorCode::CoordinatorNotAvailable
+    })?;
+    let code = |code| ErrorCode::from_code(code).unwrap_or(ErrorCode::UnknownServerError);
+    let topics = answer.results_by_transaction.into_iter().flat_map(|one| one.topic_results);
+    let partitions = topics.flat_map(|topic| topic.results_by_partition);
+    let errors = [answer.error_code].into_iter().chain(partitions.map(|one| one.partition_error_code));
+    let errors = errors.map(code).filter(|code| *code != ErrorCode::None);
+    Ok(errors.map(|code| (name.topic.clone(), name.partition, code)).collect())
 }
 
 /// The errors of the partitions that have one, or the error of all.

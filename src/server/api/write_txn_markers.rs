@@ -4,6 +4,7 @@
 //! v1 flexible; v2 the version of transactions that the producer speaks (KIP-1228).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use klamm_model::{ErrorCode, ProducerEpoch, ProducerId};
 use klamm_partition::TransactionMarker;
@@ -12,23 +13,37 @@ use klamm_protocol::messages::write_txn_markers::{
     WritableTxnMarkerTopicResult, WriteTxnMarkersRequest, WriteTxnMarkersResponse,
 };
 
+use tokio::task::JoinSet;
+
 use super::Call;
 use crate::context::Context;
 use crate::transaction_markers;
 
+/// How many transactions are ended at once.
+const UNDER_WAY_MAX: usize = 256;
+
 pub(crate) async fn handle(
-    context: &Context,
+    context: &Arc<Context>,
     _call: &Call,
     request: WriteTxnMarkersRequest,
 ) -> WriteTxnMarkersResponse {
-    let mut response = WriteTxnMarkersResponse::default();
-    for marker in request.markers {
-        response.markers.push(write(context, marker).await);
+    // A coordinator sends the next end of a producer only when it knows that the last one was written, so that no two
+    // of them are in one request.
+    let (mut writes, mut results) = (JoinSet::new(), BTreeMap::new());
+    for (place, marker) in request.markers.into_iter().enumerate() {
+        if writes.len() >= UNDER_WAY_MAX {
+            results.extend(writes.join_next().await.and_then(Result::ok));
+        }
+        let context = context.clone();
+        writes.spawn(async move { (place, write(&context, marker).await) });
     }
-    response
+    while let Some(written) = writes.join_next().await {
+        results.extend(written);
+    }
+    WriteTxnMarkersResponse { markers: results.into_values().collect() }
 }
 
-async fn write(context: &Context, request: WritableTxnMarker) -> WritableTxnMarkerResult {
+async fn write(context: &Arc<Context>, request: WritableTxnMarker) -> WritableTxnMarkerResult {
     let marker = TransactionMarker {
         producer_id: ProducerId(request.producer_id),
         producer_epoch: ProducerEpoch(request.producer_epoch),
@@ -37,19 +52,25 @@ async fn write(context: &Context, request: WritableTxnMarker) -> WritableTxnMark
         transaction_version: request.transaction_version,
     };
     let is_a_producer = marker.producer_id.0 >= 0 && marker.producer_epoch.0 >= 0;
-    let mut topics = Vec::new();
-    for (name, indexes) in once(request.topics) {
-        let mut partitions = Vec::with_capacity(indexes.len());
-        for partition_index in indexes {
-            let error = match is_a_producer {
-                true => transaction_markers::write(context, &name, partition_index, &marker).await,
-                false => ErrorCode::UnknownServerError,
-            };
-            partitions.push(WritableTxnMarkerPartitionResult { partition_index, error_code: error.code() });
-        }
-        topics.push(WritableTxnMarkerTopicResult { name, partitions });
-    }
-    WritableTxnMarkerResult { producer_id: request.producer_id, topics }
+    let named = once(request.topics);
+    let all = named.iter().flat_map(|(name, indexes)| {
+        let name: Arc<str> = name.as_str().into();
+        indexes.iter().map(move |index| (name.clone(), *index))
+    });
+    let codes = match is_a_producer {
+        true => transaction_markers::write_here(context, all.collect(), marker).await,
+        false => BTreeMap::new(),
+    };
+    let topics = named.into_iter().map(|(name, indexes)| {
+        let shared: Arc<str> = name.as_str().into();
+        let partitions = indexes.into_iter().map(|partition_index| {
+            let code = codes.get(&(shared.clone(), partition_index)).copied();
+            let error_code = code.unwrap_or(ErrorCode::UnknownServerError).code();
+            WritableTxnMarkerPartitionResult { partition_index, error_code }
+        });
+        WritableTxnMarkerTopicResult { partitions: partitions.collect(), name }
+    });
+    WritableTxnMarkerResult { producer_id: request.producer_id, topics: topics.collect() }
 }
 
 /// The partitions by topic, each once, as in Kafka: a few bytes of the request become a batch in a log.

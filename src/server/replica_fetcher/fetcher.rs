@@ -201,11 +201,9 @@ impl Fetcher {
             forgotten_topics_data: session.forgotten,
             ..Default::default()
         };
-        let Some(address) = self.address() else {
-            return Round::Failed(PeerError::Unreachable(format!(
-                "broker {} is not registered with a listener {}",
-                self.leader, config.inter_broker_listener_name
-            )));
+        let address = match self.context.address_of_broker(self.leader) {
+            Ok(address) => address,
+            Err(error) => return Round::Failed(error),
         };
         let begun = tokio::time::Instant::now();
         let answer = self.peers.ask(&address, FETCH_VERSION, &request, self.timeout());
@@ -228,13 +226,6 @@ impl Fetcher {
     fn timeout(&self) -> Duration {
         let timeout = u64::try_from(self.context.config().replica_socket_timeout_ms).unwrap_or(0);
         Duration::from_millis(timeout.max(1))
-    }
-
-    fn address(&self) -> Option<(String, u16)> {
-        let image = self.context.image();
-        let listener = &self.context.static_config.inter_broker_listener_name;
-        let endpoint = image.brokers.get(&self.leader)?.endpoint(listener)?;
-        Some((endpoint.host.clone(), endpoint.port))
     }
 
     fn note_failure(&mut self, error: &PeerError) {
@@ -354,8 +345,7 @@ impl Fetcher {
             topics: topics.collect(),
             ..Default::default()
         };
-        let unknown = || PeerError::Unreachable(format!("broker {} is not registered", self.leader));
-        let address = self.address().ok_or_else(unknown)?;
+        let address = self.context.address_of_broker(self.leader)?;
         let answer = self.peers.ask(&address, LIST_OFFSETS_VERSION, &request, self.timeout()).await?;
         Ok(offsets_of(answer))
     }
