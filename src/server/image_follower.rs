@@ -299,6 +299,7 @@ impl Follower {
                 continue;
             }
             if !state.replicas.contains(&self.node_id) {
+                self.leave_partition(&mut local, topic, index, news);
                 continue;
             }
             let name = TopicPartition::new(topic.name.clone(), index);
@@ -328,8 +329,27 @@ impl Follower {
                 }
             }
         }
-        if !local.partitions.is_empty() || !local.offline.is_empty() {
+        if local.partitions.is_empty() && local.offline.is_empty() {
+            table.remove(topic.id);
+        } else {
             table.put(local);
+        }
+    }
+
+    /// Gives a replica up that was moved to other nodes.
+    fn leave_partition(&mut self, local: &mut LocalTopic, topic: &Topic, index: i32, news: &mut News) {
+        self.new.remove(&(topic.id, index));
+        local.offline.remove(&index);
+        let name = TopicPartition::new(topic.name.clone(), index);
+        if let Some(partition) = local.partitions.remove(&index) {
+            tracing::info!("partition {name} is on other nodes now, and its log here is deleted");
+            self.delete_partition(&partition, news);
+            self.followed.coordinators.on_resigned(&topic.name, index);
+        } else if self.unopened.remove(&(topic.id, index)).is_some()
+            && self.is_of(&name, topic.id)
+            && let Err(error) = self.store.delete(&name)
+        {
+            tracing::error!("partition {name} was not deleted: {error}");
         }
     }
 

@@ -85,11 +85,20 @@ struct Running {
     task: AbortHandle,
 }
 
+/// Where a partition is fetched.
+#[derive(Clone)]
+struct Place {
+    lane: Lane,
+    leader_epoch: LeaderEpoch,
+    /// A replica that was given up and came back is another object under the same name.
+    partition: Arc<Partition>,
+}
+
 /// Which fetcher has which partition.
 struct Assignment {
     context: Arc<Context>,
     lanes: BTreeMap<Lane, Running>,
-    places: BTreeMap<Key, (Lane, LeaderEpoch)>,
+    places: BTreeMap<Key, Place>,
     tasks: JoinSet<()>,
 }
 
@@ -112,21 +121,24 @@ pub(crate) async fn run(context: Arc<Context>, mut stop: Stop) {
 impl Assignment {
     fn take_over(&mut self, changed: BTreeMap<Key, Arc<Partition>>) {
         for (key, partition) in changed {
-            let place = self.place_for(&key, &partition);
-            let before = self.places.get(&key).copied();
-            if before == place {
-                continue;
-            }
-            if let Some((lane, _)) = before.filter(|(lane, _)| place.is_none_or(|(now, _)| now != *lane)) {
+            let place = self.place_for(&key, partition);
+            let before = self.places.remove(&key);
+            let lane_before = before.as_ref().map(|before| before.lane);
+            if let Some(lane) = lane_before.filter(|lane| place.as_ref().is_none_or(|now| now.lane != *lane))
+            {
                 self.leave(lane, key);
             }
-            let Some((lane, _)) = place else {
-                self.places.remove(&key);
-                continue;
-            };
-            self.enter(lane, before.is_none_or(|(known, _)| known != lane));
-            self.lanes[&lane].inbox.tell(key, Some(partition));
-            self.places.extend(place.map(|place| (key, place)));
+            let Some(place) = place else { continue };
+            let is_known = before.is_some_and(|before| {
+                before.leader_epoch == place.leader_epoch
+                    && before.lane == place.lane
+                    && Arc::ptr_eq(&before.partition, &place.partition)
+            });
+            if !is_known {
+                self.enter(place.lane, lane_before != Some(place.lane));
+                self.lanes[&place.lane].inbox.tell(key, Some(place.partition.clone()));
+            }
+            self.places.insert(key, place);
         }
         self.lanes.values().for_each(|lane| {
             if !lane.inbox.news.lock().is_empty() {
@@ -136,11 +148,11 @@ impl Assignment {
     }
 
     /// The fetcher that is to have a partition, and the leader's epoch; nothing if it follows nobody.
-    fn place_for(&self, (topic, index): &Key, partition: &Partition) -> Option<(Lane, LeaderEpoch)> {
+    fn place_for(&self, (topic, index): &Key, partition: Arc<Partition>) -> Option<Place> {
         let leader = partition.leader().filter(|leader| *leader != self.context.node_id)?;
         let count = usize::try_from(self.context.config().num_replica_fetchers).unwrap_or(1).max(1);
         let spread = topic.0.iter().fold(index.unsigned_abs() as usize, |sum, byte| sum + usize::from(*byte));
-        Some(((leader, spread % count), partition.leader_epoch()))
+        Some(Place { lane: (leader, spread % count), leader_epoch: partition.leader_epoch(), partition })
     }
 
     fn enter(&mut self, lane: Lane, is_new: bool) {

@@ -94,7 +94,11 @@ impl Cluster {
 pub(super) async fn until(server: &Server, what: &str, wanted: impl Fn(&Image) -> bool) {
     let mut images = server.context.metadata.watch();
     let found = tokio::time::timeout(Duration::from_secs(20), images.wait_for(|image| wanted(image))).await;
-    found.unwrap_or_else(|_| panic!("node {} waits for {what}", server.context.node_id)).unwrap();
+    let waits = |_| {
+        let now = server.context.image();
+        panic!("node {} waits for {what}: {:?}, {:?}", server.context.node_id, now.brokers, now.topics)
+    };
+    found.unwrap_or_else(waits).unwrap();
 }
 
 fn unfenced(image: &Image) -> BTreeSet<i32> {

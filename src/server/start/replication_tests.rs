@@ -3,6 +3,9 @@
 use klamm_model::topic_name::TRANSACTION_STATE;
 use klamm_model::{ErrorCode, NodeId, ProducerEpoch, ProducerId};
 use klamm_partition::PartitionOffsets;
+use klamm_protocol::messages::alter_partition_reassignments::{
+    AlterPartitionReassignmentsRequest, ReassignablePartition, ReassignableTopic,
+};
 use klamm_protocol::messages::create_topics::{CreatableTopic, CreatableTopicConfig, CreateTopicsRequest};
 use klamm_protocol::messages::end_txn::{EndTxnRequest, EndTxnResponse};
 use klamm_protocol::messages::init_producer_id::{InitProducerIdRequest, InitProducerIdResponse};
@@ -245,5 +248,46 @@ async fn init_producer(coordinator: &Server, id: &str) -> (i64, i16) {
             }
             code => panic!("{code}"),
         }
+    }
+}
+
+/// A partition moves to a node that had nothing of it, and leaves nothing behind.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reassigned_partition_is_copied_and_its_old_log_is_deleted() {
+    let Cluster { servers, .. } = &Cluster::start().await;
+    create(servers, "three", &[]).await;
+    move_to(servers, "three", &[1]).await;
+    let [old, new] = [1, 2].map(|id| servers.iter().find(|server| server.context.node_id.0 == id).unwrap());
+    until_led(servers, "three", 1).await;
+    for offset in 0..3 {
+        assert_eq!(produce(old, "three", -1).await, (ErrorCode::None, offset));
+    }
+    move_to(servers, "three", &[2]).await;
+    until_led(servers, "three", 2).await;
+    assert_eq!(produce(new, "three", -1).await, (ErrorCode::None, 3));
+    old.context.await_applied(10_000).await;
+    assert!(old.context.partitions.by_name("three", 0).is_none());
+    let name = klamm_model::TopicPartition::new("three", 0);
+    assert!(old.context.store.get(&name).is_none(), "its log is deleted");
+}
+
+async fn move_to(servers: &[Server], topic: &str, replicas: &[i32]) {
+    let partition = ReassignablePartition { partition_index: 0, replicas: Some(replicas.to_vec()) };
+    let topic = ReassignableTopic { name: topic.to_owned(), partitions: vec![partition] };
+    let request =
+        AlterPartitionReassignmentsRequest { topics: vec![topic], timeout_ms: 10_000, ..Default::default() };
+    let answer = servers[0].context.controller.ask(request, Duration::from_secs(10)).await;
+    assert_eq!((answer.error_code, answer.responses[0].partitions[0].error_code), (0, 0));
+}
+
+/// Waits until a node alone has a topic, and serves it.
+async fn until_led(servers: &[Server], topic: &str, node: i32) {
+    let alone = |image: &klamm_metadata::Image| {
+        let state = &image.topic_by_name(topic).unwrap().partitions[0];
+        state.leader == Some(NodeId(node)) && state.replicas == [NodeId(node)]
+    };
+    for server in servers {
+        until(server, "the partition's move", alone).await;
+        server.context.await_applied(10_000).await;
     }
 }
