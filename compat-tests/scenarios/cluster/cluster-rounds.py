@@ -1,0 +1,73 @@
+# scenario: cluster-rounds: three nodes under load while each is killed, stopped, restarted: nothing acknowledged is lost, twice or out of order, no committed offset goes back, and all heals by itself
+# tier: normal
+# limit: 240
+# soak limit: 10800
+# needs: python-new kafka-2.8.2 kafka-4.4.0
+# against: klamm 4.4.0
+# nodes: 3
+# broker: broker.session.timeout.ms=4000 broker.heartbeat.interval.ms=500 default.replication.factor=3 min.insync.replicas=2
+#
+# Idempotent producers with acks=all of librdkafka, Java 2.8 and Java 4.4 write all the time and retry through everything;
+# a group reads along and commits. In each round one node at random is killed with -9, stopped as an operator does, or
+# stands still (SIGSTOP) for longer than its session, and comes back.
+import random
+from confluent_kafka.admin import AdminClient, NewTopic
+from endless import *
+
+ROUNDS = 100 if os.environ["SOAK"] else 3
+SEED = os.environ.get("KILL_SEED") or str(random.SystemRandom().randrange(10**9))
+chance = random.Random(SEED)
+print(f"KILL_SEED={SEED}, {ROUNDS} rounds")
+admin = AdminClient(quiet)
+TOPICS = ("numbers", "java-2.8", "java-4.4")
+
+
+def in_sync():
+    """Whether all replicas of all partitions are in sync."""
+    with contextlib.suppress(Exception):
+        partitions = [p for topic in admin.list_topics(timeout=5).topics.values() for p in topic.partitions.values()]
+        return all(p.leader >= 0 and len(p.isrs) == len(p.replicas) == 3 for p in partitions)
+
+
+def killed(node):
+    ask(f"crash {node}")
+    time.sleep(chance.random() * 3)
+    ask(f"start {node}")
+
+
+def stopped(node):
+    ask(f"stop {node}")
+    time.sleep(chance.random() * 3)
+    ask(f"start {node}")
+
+
+def still(node):
+    ask(f"pause {node}")
+    time.sleep(6)  # its session ends
+    ask(f"continue {node}")
+
+
+for future in admin.create_topics([NewTopic(t, PARTITIONS, 3, config={"segment.bytes": str(1 << 20)}) for t in TOPICS]).values():
+    future.result(20)
+start(librdkafka, "numbers")
+start(java, "java-2.8", "2.8.2")
+start(java, "java-4.4", "4.4.0")
+start(followers, "numbers")
+eventually(lambda: len(acknowledged) == 3 and all_work(), "everybody works", 40)
+for number in range(ROUNDS):
+    time.sleep(chance.random())
+    node = chance.randrange(1, 4)
+    happens = (killed, stopped, still)[number % 3]
+    with check(f"round {number + 1}: node {node} {happens.__name__}"):
+        happens(node)
+        known = no_commit_went_back("numbers")
+        print(f"acknowledged {all_write_on()}, committed {known}")
+        eventually(in_sync, "all replicas in sync", 60)
+end()
+for topic in TOPICS:
+    with check(f"all of {topic} is there once, in order, where it was acknowledged"):
+        each_is_there_once(topic, 60 + 5 * ROUNDS)
+with check("no commit went back"):
+    no_commit_went_back("numbers")
+print(f"{sum(map(len, acknowledged.values()))} acknowledgements in {ROUNDS} rounds")
+finish()
