@@ -46,8 +46,9 @@ fn finish(result: anyhow::Result<()>) -> ExitCode {
     }
 }
 
-/// What is logged where nobody says otherwise. The quorum's library speaks of each of its steps.
-const LOG_FILTER: &str = "info,openraft=warn";
+/// What is logged where nobody says otherwise. The quorum's library speaks of each of its steps, and of each message
+/// to a member that is down.
+const LOG_FILTER: &str = "info,openraft=error";
 
 /// Logs go to stderr, so that stdout holds the start line alone. `KLAMM_LOG` says how much, as `debug` or
 /// `klamm_server=debug,warn`.

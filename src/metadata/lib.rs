@@ -22,7 +22,10 @@ pub use image::{
     Broker, ConfigResource, Endpoint, Image, PartitionState, RecoveryState, Topic, feature_ranges,
 };
 pub use kept::{Kept, QuotaEntity};
-pub use node::{Decisions, Identity, Keep, MetadataNode, QuorumSettings, Settings, StartError, Voter};
+pub use node::{
+    Decisions, Identity, Keep, MetadataNode, QuorumSettings, QuorumState, ReplicaProgress, Settings,
+    StartError, Voter, VoterChange, VoterChangeError,
+};
 pub use planted::Planted;
 #[cfg(debug_assertions)]
 pub use planted::PlantedBug;

@@ -9,7 +9,12 @@
 mod commands;
 mod controller_task;
 mod forming;
+mod joining;
+mod majority;
 mod membership;
+mod orders;
+mod progress;
+mod serving;
 mod sessions;
 mod settings;
 mod start;
@@ -19,17 +24,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use klamm_model::NodeId;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::image::Image;
-use crate::quorum::network::QuorumMessage;
 use controller_task::Job;
+use orders::Order;
 use sessions::Sessions;
 
 pub use commands::Decisions;
+pub use membership::{VoterChange, VoterChangeError};
+pub use progress::{QuorumState, ReplicaProgress};
 pub use settings::{Identity, Keep, QuorumSettings, Settings, StartError, Voter};
 
 /// A node of the metadata quorum. Dropping it stops it.
@@ -37,21 +43,18 @@ pub struct MetadataNode {
     id: NodeId,
     images: watch::Receiver<Arc<Image>>,
     jobs: mpsc::Sender<Box<dyn Job>>,
-    peers: mpsc::Sender<PeerCall>,
+    orders: mpsc::Sender<Order>,
     failure: watch::Receiver<Option<String>>,
     /// Where the nodes of the quorum listen, as its membership says.
     addresses: watch::Receiver<BTreeMap<NodeId, (String, u16)>>,
     /// Whether the node belongs to a cluster, or why it never will.
     joined: watch::Receiver<Option<Result<(), String>>>,
+    /// What is wrong while the quorum has no majority.
+    majority: watch::Receiver<Option<String>>,
     sessions: Arc<Sessions>,
-    /// Leaders of the quorum that have died.
-    dead_leaders: mpsc::Sender<NodeId>,
     stop: Mutex<Option<oneshot::Sender<()>>>,
     thread: Mutex<Option<std::thread::JoinHandle<()>>>,
 }
-
-/// A message of another voter and where its answer goes.
-type PeerCall = (QuorumMessage, oneshot::Sender<std::io::Result<Bytes>>);
 
 /// Why a decision was not made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -106,6 +109,11 @@ impl MetadataNode {
         self.images.borrow().controller == Some(self.id)
     }
 
+    /// Why there is no active controller, who is missing, and what to do, once that has lasted some seconds.
+    pub fn lost_majority(&self) -> Option<String> {
+        self.majority.borrow().clone()
+    }
+
     /// The host and port on which a node of the quorum listens for the others.
     pub fn address_of(&self, node: NodeId) -> Option<(String, u16)> {
         self.addresses.borrow().get(&node).cloned()
@@ -126,7 +134,7 @@ impl MetadataNode {
     /// The leader of the quorum has died: as a voter, this node stands for election at once.
     pub fn leader_died(&self, leader: NodeId) {
         // If several wait already, the next word comes with the next attempt to reach it.
-        let _ = self.dead_leaders.try_send(leader);
+        let _ = self.orders.try_send(Order::LeaderDied(leader));
     }
 
     /// Returns when this node belongs to a cluster, whose id is in its image.
@@ -148,17 +156,6 @@ impl MetadataNode {
             Ok(reason) => reason.clone().unwrap_or_default(),
             Err(_) => std::future::pending().await,
         }
-    }
-
-    /// Answers a message of another voter.
-    ///
-    /// # Errors
-    /// When it cannot be understood, or this node is stopping.
-    pub async fn answer_peer(&self, message: QuorumMessage) -> std::io::Result<Bytes> {
-        let (sender, receiver) = oneshot::channel();
-        let stopped = || std::io::Error::other("this node is stopping");
-        self.peers.send((message, sender)).await.map_err(|_| stopped())?;
-        receiver.await.map_err(|_| stopped())?
     }
 
     /// Stops and waits until nothing is written any more. What was answered is on disk already.

@@ -100,6 +100,9 @@ pub struct Server {
 /// How long a stop waits for connections to end.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// How long a stop waits until another voter leads the metadata quorum.
+const HAND_OVER_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// Starts a node. Ports come first: if one cannot be had, nothing on the disk has been touched. Controllers are
 /// served next, because the quorum has no leader before its nodes hear each other; clients are served last.
 pub async fn start(config: BrokerConfig, machine: Machine) -> Result<Server, StartError> {
@@ -328,6 +331,7 @@ impl Server {
         if self.context.static_config.roles.broker {
             lifecycle::take_leave(&self.context).await;
         }
+        self.context.metadata.hand_over(HAND_OVER_TIMEOUT).await;
         self.stop.send_replace(true);
         let tasks = &mut self.tasks;
         let ended = async { while tasks.join_next().await.is_some() {} };
@@ -454,5 +458,7 @@ mod full_disk_tests;
 mod group_commit_tests;
 #[cfg(test)]
 mod replication_tests;
+#[cfg(test)]
+mod roles_tests;
 #[cfg(test)]
 mod tests;

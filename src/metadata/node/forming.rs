@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,7 +13,7 @@ use futures_util::future::join_all;
 use klamm_model::{NodeId, Uuid};
 use tokio::sync::{mpsc, oneshot};
 
-use super::PeerCall;
+use super::orders::Order;
 use super::settings::{Keep, Settings, StartError, Voter};
 use crate::quorum::VoterNode;
 use crate::quorum::introduction::{Introduction, JoinAnswer, Verdict, judge, judge_servers};
@@ -46,11 +47,12 @@ pub(super) async fn settle(
     settings: &Settings,
     wanted: Option<&str>,
     keep: &Keep,
-    peers: &mut mpsc::Receiver<PeerCall>,
+    orders: &mut mpsc::Receiver<Order>,
     stop: &mut oneshot::Receiver<()>,
 ) -> Result<Option<Settled>, StartError> {
     let own = settings.introduction(None);
-    let network = Network { carrier: settings.network.clone(), own: own.key, cluster_id: None };
+    let network =
+        Network { carrier: settings.network.clone(), own: own.key, cluster_id: None, told: Arc::default() };
     let mut told = Told::default();
     loop {
         let asking = ask_all(settings, &network, &own, wanted);
@@ -59,8 +61,10 @@ pub(super) async fn settle(
             tokio::select! {
                 biased;
                 _ = &mut *stop => return Ok(None),
-                call = peers.recv() => match call {
-                    Some((message, sender)) => drop(sender.send(answer(&own, message.0))),
+                order = orders.recv() => match order {
+                    Some(Order::Answer(message, sender)) => drop(sender.send(answer(&own, message.0))),
+                    // Whoever waits is told that there is no answer.
+                    Some(_) => {}
                     None => return Ok(None),
                 },
                 verdict = &mut asking => break verdict,

@@ -1,13 +1,13 @@
-//! Who belongs to the quorum: a node asks to be taken in, the leader takes it in.
+//! Who belongs to the quorum, as the leader changes it: nodes ask to be taken in (`joining`), or somebody wants it.
 //!
-//! A node that is not what it should be (a voter where the configuration says so, else a learner, at its address)
-//! asks the leader until it is. The leader replaces a voter only by another directory of the same node, and only
+//! The leader replaces a voter only by another directory of the same node, and only
 //! when nobody answers in the name of the old one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use klamm_io::Clock;
 use klamm_model::NodeId;
 use openraft::ChangeMembers;
 use openraft::async_runtime::watch::WatchReceiver;
@@ -15,21 +15,19 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::forming::introduce;
-use super::settings::Voter;
+use super::progress::{CaughtUp, QuorumState, note_caught_up, quorum_state};
+use super::settings::{Settings, Voter};
+use crate::image::Image;
 use crate::quorum::introduction::{Introduction, JoinAnswer, JoinRequest, disagreement};
-use crate::quorum::message::{NoAnswer, Question};
-use crate::quorum::network::{AskError, Network};
+use crate::quorum::network::Network;
 use crate::quorum::replica_key::ReplicaKey;
 use crate::quorum::{Membership, Raft, VoterNode};
 
-/// How long a node waits before it asks again to be taken in.
-const PAUSE: Duration = Duration::from_millis(300);
-
-/// How long the leader may take for an answer.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-
 /// How long a change of the members may take. It needs a majority of the voters, before and after.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(4);
+
+/// How often it is looked whether a node that is to vote has the log.
+const CATCH_UP_PAUSE: Duration = Duration::from_millis(50);
 
 /// How many entries a learner may lack to be made a voter: it has them before it is missed.
 const ENTRIES_LACKED_MAX: u64 = 100;
@@ -49,110 +47,74 @@ pub(super) struct Members {
     pub(super) changing: tokio::sync::Mutex<()>,
     /// Who was told in the log to wait, and for what.
     pub(super) told: Mutex<BTreeMap<ReplicaKey, String>>,
+    /// After how long without a word a leader is none any more.
+    pub(super) silence: Duration,
+    pub(super) clock: Arc<dyn Clock>,
+    /// When the leader was last heard of, on the monotonic clock.
+    pub(super) leader_heard: Mutex<Duration>,
+    /// When each member had all of the log, while this node leads.
+    pub(super) caught_up: Mutex<CaughtUp>,
+}
+
+/// A change of who votes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum VoterChange {
+    /// A node that is no voter becomes one, and is reached here.
+    Add(ReplicaKey, (String, u16)),
+    /// A voter is one no more.
+    Remove(ReplicaKey),
+    /// A voter is reached here from now on.
+    Move(ReplicaKey, (String, u16)),
+}
+
+/// Why the voters were not changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum VoterChangeError {
+    /// Another node leads, or none does.
+    #[error("this node is not the active controller")]
+    NotLeader,
+    /// A node with this number votes already.
+    #[error("node {} votes already, with directory {}", .0.id, .0.directory_id)]
+    Duplicate(ReplicaKey),
+    /// There is no such voter.
+    #[error("no voter has node.id={} and directory {}", .0.id, .0.directory_id)]
+    NotFound(ReplicaKey),
+    /// The last voter cannot go.
+    #[error("node {} is the only voter: add another one first", .0.id)]
+    Last(ReplicaKey),
+    /// Something else is found at its address.
+    #[error("{0}")]
+    Invalid(String),
+    /// It was not done in time; it may still be.
+    #[error("the voters were not changed in time: {0}")]
+    TimedOut(String),
 }
 
 impl Members {
-    fn membership(&self) -> Membership {
+    /// This node's view of a quorum of `cluster_id`.
+    pub(super) fn new(raft: Raft, network: Network, settings: &Settings, cluster_id: String) -> Members {
+        Members {
+            raft,
+            network,
+            own: settings.introduction(Some(cluster_id)),
+            address: settings.address.clone(),
+            voters: settings.voters.clone(),
+            bootstrap_servers: settings.bootstrap_servers.clone(),
+            changing: tokio::sync::Mutex::default(),
+            told: Mutex::default(),
+            silence: 2 * settings.quorum.election_timeout_max,
+            clock: settings.clock.clone(),
+            leader_heard: Mutex::new(settings.clock.monotonic()),
+            caught_up: Mutex::default(),
+        }
+    }
+
+    pub(super) fn membership(&self) -> Membership {
         self.raft.metrics().borrow_watched().membership_config.membership().clone()
     }
 
-    fn leader(&self) -> Option<ReplicaKey> {
+    pub(super) fn leader(&self) -> Option<ReplicaKey> {
         self.raft.metrics().borrow_watched().current_leader
-    }
-
-    /// Whether `controller.quorum.voters` names this node.
-    fn is_configured(&self) -> bool {
-        self.voters.iter().any(|voter| voter.id == self.own.key.id)
-    }
-
-    /// Asks to be taken in, again and again, whenever this node is not what it should be. Ends with the quorum.
-    pub(super) async fn keep_own(self: Arc<Self>, failed: watch::Sender<Option<String>>) {
-        let mut metrics = self.raft.metrics();
-        let mut hint = None;
-        let mut was_member = self.is_as_it_should_be();
-        loop {
-            if self.is_as_it_should_be() {
-                was_member = true;
-                if metrics.changed().await.is_err() {
-                    return;
-                }
-                continue;
-            }
-            for address in self.whom_to_ask(hint.take()) {
-                match self.ask_to_join(address).await {
-                    Asked::Heard(leader) => {
-                        hint = leader;
-                        break;
-                    }
-                    Asked::Silent => {}
-                    // One that works already goes on with what it is.
-                    Asked::Refused(why) if was_member => tracing::warn!("{why}"),
-                    Asked::Refused(why) => {
-                        failed.send_replace(Some(why));
-                        return;
-                    }
-                }
-            }
-            if metrics.borrow_watched().running_state.is_err() {
-                return;
-            }
-            tokio::time::sleep(PAUSE).await;
-        }
-    }
-
-    fn is_as_it_should_be(&self) -> bool {
-        let membership = self.membership();
-        let own = self.own.key;
-        let has_address = membership
-            .get_node(&own)
-            .is_some_and(|node| self.address.0.is_empty() || is_at(node, &self.address));
-        has_address && (!self.is_configured() || membership.voter_ids().any(|voter| voter == own))
-    }
-
-    /// The leader, where it is known; then all that are configured.
-    fn whom_to_ask(&self, hint: Option<(String, u16)>) -> Vec<(String, u16)> {
-        let membership = self.membership();
-        let leader = self.leader().and_then(|leader| membership.get_node(&leader).map(address_of));
-        let configured = self.voters.iter().map(|voter| (voter.host.clone(), voter.port));
-        let mut all: Vec<(String, u16)> = hint.into_iter().chain(leader).collect();
-        all.extend(configured.chain(self.bootstrap_servers.iter().cloned()));
-        // The leader may have to take in itself, when it has moved.
-        all.retain(|address| *address != self.address || self.leader() == Some(self.own.key));
-        all
-    }
-
-    async fn ask_to_join(&self, address: (String, u16)) -> Asked {
-        let request = JoinRequest {
-            key: self.own.key,
-            host: self.address.0.clone(),
-            port: self.address.1,
-            wants_vote: self.is_configured(),
-            configured: self.own.configured.clone(),
-        };
-        let question = Question::Join(request);
-        let asked = self.network.ask::<JoinAnswer>(NodeId(-1), None, address.clone(), &question);
-        match tokio::time::timeout(ANSWER_TIMEOUT, asked).await {
-            Ok(Ok(JoinAnswer::Done)) => Asked::Heard(None),
-            Ok(Ok(JoinAnswer::Pending(why))) => {
-                tracing::debug!("not a member yet: {why}");
-                Asked::Heard(Some(address))
-            }
-            Ok(Ok(JoinAnswer::NotLeader(leader))) => {
-                if leader.is_some() {
-                    Asked::Heard(leader)
-                } else {
-                    Asked::Silent
-                }
-            }
-            Ok(Err(AskError::NoAnswer(NoAnswer::Refused(why)))) => {
-                Asked::Refused(format!("the node at {}:{} does not take it in: {why}", address.0, address.1))
-            }
-            Ok(Err(error)) => {
-                tracing::debug!("{}:{} was asked to take this node in: {error}", address.0, address.1);
-                Asked::Silent
-            }
-            Err(_) => Asked::Silent,
-        }
     }
 
     /// Takes a node in, as the leader.
@@ -194,29 +156,27 @@ impl Members {
         let key = request.key;
         match membership.get_node(&key) {
             None => {
-                if let Some(pending) = self.check_is_there(membership, request).await? {
-                    return Ok(pending);
+                if let Err(why) =
+                    self.check_is_there(membership, key, (request.host.clone(), request.port)).await?
+                {
+                    return Ok(JoinAnswer::Pending(why));
                 }
                 tracing::info!("node {} with directory {} joins at {node}", key.id, key.directory_id);
-                if let Some(pending) =
-                    self.change(ChangeMembers::AddNodes(BTreeMap::from([(key, node)]))).await
-                {
-                    return Ok(pending);
+                if let Err(why) = self.change(ChangeMembers::AddNodes(BTreeMap::from([(key, node)]))).await {
+                    return Ok(JoinAnswer::Pending(why));
                 }
             }
             Some(known) if *known != node && !node.host.is_empty() => {
                 tracing::info!("node {} has moved from {known} to {node}", key.id);
-                if let Some(pending) =
-                    self.change(ChangeMembers::SetNodes(BTreeMap::from([(key, node)]))).await
-                {
-                    return Ok(pending);
+                if let Err(why) = self.change(ChangeMembers::SetNodes(BTreeMap::from([(key, node)]))).await {
+                    return Ok(JoinAnswer::Pending(why));
                 }
             }
             Some(_) => {}
         }
         let is_voter = membership.voter_ids().any(|voter| voter == key);
         if !request.wants_vote || is_voter {
-            return Ok(self.remove_predecessors(key).await.unwrap_or(JoinAnswer::Done));
+            return Ok(done(self.remove_predecessors(key).await));
         }
         if !self.has_caught_up(key) {
             return Ok(JoinAnswer::Pending("it does not have the log yet".to_owned()));
@@ -232,18 +192,17 @@ impl Members {
                 old.directory_id
             );
         }
-        Ok(self.change(ChangeMembers::ReplaceAllVoters(voters)).await.unwrap_or(JoinAnswer::Done))
+        Ok(done(self.change(ChangeMembers::ReplaceAllVoters(voters)).await))
     }
 
-    /// Checks that the node that asks is the one that others will reach at its address, and that no other process has
-    /// its number.
+    /// Checks that a node is the one that others will reach at its address, and that no other process has its number.
+    /// The inner error says why that is not known now.
     async fn check_is_there(
         &self,
         membership: &Membership,
-        request: &JoinRequest,
-    ) -> Result<Option<JoinAnswer>, String> {
-        let key = request.key;
-        let address = (request.host.clone(), request.port);
+        key: ReplicaKey,
+        address: (String, u16),
+    ) -> Result<Result<(), String>, String> {
         let ask = |address| introduce(&self.network, &self.own, key.id, address);
         match ask(address.clone()).await {
             Ok(found) if found.key == key => {}
@@ -255,8 +214,10 @@ impl Members {
                 ));
             }
             Err(why) => {
-                let why = format!("node {} cannot be reached at {}:{}: {why}", key.id, address.0, address.1);
-                return Ok(Some(JoinAnswer::Pending(why)));
+                return Ok(Err(format!(
+                    "node {} cannot be reached at {}:{}: {why}",
+                    key.id, address.0, address.1
+                )));
             }
         }
         for (other, node) in membership.nodes().filter(|(other, _)| other.id == key.id) {
@@ -274,15 +235,33 @@ impl Members {
                 ));
             }
         }
-        Ok(None)
+        Ok(Ok(()))
+    }
+
+    /// Forgets learners whose brokers are unregistered, while this node leads. Ends with the quorum.
+    pub(super) async fn forget_unregistered(self: Arc<Self>, mut images: watch::Receiver<Arc<Image>>) {
+        let mut before = images.borrow().clone();
+        while images.changed().await.is_ok() {
+            let now = images.borrow_and_update().clone();
+            let gone = |id: &NodeId| before.brokers.contains_key(id) && !now.brokers.contains_key(id);
+            let learners: BTreeSet<ReplicaKey> =
+                self.membership().learner_ids().filter(|learner| gone(&learner.id)).collect();
+            if !learners.is_empty() && self.leader() == Some(self.own.key) {
+                let _changing = self.changing.lock().await;
+                if let Err(why) = self.change(ChangeMembers::RemoveNodes(learners)).await {
+                    tracing::warn!("an unregistered broker stays an observer of the metadata: {why}");
+                }
+            }
+            before = now;
+        }
     }
 
     /// Forgets learners that are an earlier directory of a node.
-    async fn remove_predecessors(&self, key: ReplicaKey) -> Option<JoinAnswer> {
+    async fn remove_predecessors(&self, key: ReplicaKey) -> Result<(), String> {
         let membership = self.membership();
         let old: BTreeSet<ReplicaKey> =
             membership.learner_ids().filter(|learner| learner.id == key.id && *learner != key).collect();
-        if old.is_empty() { None } else { self.change(ChangeMembers::RemoveNodes(old)).await }
+        if old.is_empty() { Ok(()) } else { self.change(ChangeMembers::RemoveNodes(old)).await }
     }
 
     /// Whether a learner has the log, but for what it gets before it is missed.
@@ -294,14 +273,81 @@ impl Members {
         matched.is_some_and(|matched| matched.index + ENTRIES_LACKED_MAX >= last)
     }
 
-    /// Changes the members. `Some` when it is not done, with the reason.
-    async fn change(&self, change: ChangeMembers<ReplicaKey, VoterNode>) -> Option<JoinAnswer> {
+    /// Changes the members. The error says why it is not done yet.
+    async fn change(&self, change: ChangeMembers<ReplicaKey, VoterNode>) -> Result<(), String> {
         let changed = self.raft.change_membership(change, false);
         match tokio::time::timeout(CHANGE_TIMEOUT, changed).await {
-            Ok(Ok(_)) => None,
-            Ok(Err(error)) => Some(JoinAnswer::Pending(error.to_string())),
-            Err(_) => Some(JoinAnswer::Pending("a majority of the voters does not answer".to_owned())),
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => Err("a majority of the voters does not answer".to_owned()),
         }
+    }
+
+    /// Changes the voters, because somebody wants it.
+    pub(super) async fn change_voters(
+        &self,
+        change: VoterChange,
+        limit: Duration,
+    ) -> Result<(), VoterChangeError> {
+        if self.leader() != Some(self.own.key) {
+            return Err(VoterChangeError::NotLeader);
+        }
+        let changed = async {
+            let _changing = self.changing.lock().await;
+            match change {
+                VoterChange::Add(key, address) => self.add_voter(key, address).await,
+                VoterChange::Remove(key) => self.remove_voter(key).await,
+                VoterChange::Move(key, address) => self.move_voter(key, address).await,
+            }
+        };
+        let late = |_| VoterChangeError::TimedOut(format!("{limit:?} are over"));
+        tokio::time::timeout(limit, changed).await.map_err(late)?
+    }
+
+    async fn add_voter(&self, key: ReplicaKey, address: (String, u16)) -> Result<(), VoterChangeError> {
+        let membership = self.membership();
+        if let Some(known) = membership.voter_ids().find(|voter| voter.id == key.id) {
+            return Err(VoterChangeError::Duplicate(known));
+        }
+        let there = self.check_is_there(&membership, key, address.clone()).await;
+        there.map_err(VoterChangeError::Invalid)?.map_err(VoterChangeError::TimedOut)?;
+        let nodes = BTreeMap::from([(key, VoterNode { host: address.0, port: address.1 })]);
+        self.change(ChangeMembers::SetNodes(nodes)).await.map_err(VoterChangeError::TimedOut)?;
+        while !self.has_caught_up(key) {
+            tokio::time::sleep(CATCH_UP_PAUSE).await;
+        }
+        let added = self.change(ChangeMembers::AddVoterIds(BTreeSet::from([key]))).await;
+        added.map_err(VoterChangeError::TimedOut)
+    }
+
+    async fn remove_voter(&self, key: ReplicaKey) -> Result<(), VoterChangeError> {
+        let voters: Vec<ReplicaKey> = self.membership().voter_ids().collect();
+        if !voters.contains(&key) {
+            return Err(VoterChangeError::NotFound(key));
+        }
+        if voters.len() == 1 {
+            return Err(VoterChangeError::Last(key));
+        }
+        let removed = self.change(ChangeMembers::RemoveVoters(BTreeSet::from([key]))).await;
+        removed.map_err(VoterChangeError::TimedOut)
+    }
+
+    async fn move_voter(&self, key: ReplicaKey, address: (String, u16)) -> Result<(), VoterChangeError> {
+        if !self.membership().voter_ids().any(|voter| voter == key) {
+            return Err(VoterChangeError::NotFound(key));
+        }
+        let nodes = BTreeMap::from([(key, VoterNode { host: address.0, port: address.1 })]);
+        self.change(ChangeMembers::SetNodes(nodes)).await.map_err(VoterChangeError::TimedOut)
+    }
+
+    /// Who has how much of the log; `None` where this node does not lead.
+    pub(super) fn describe(&self) -> Option<QuorumState> {
+        quorum_state(&self.raft, &self.caught_up.lock(), self.clock.now_ms())
+    }
+
+    /// Notes who has all of the log now.
+    pub(super) fn note_caught_up(&self) {
+        note_caught_up(&self.raft, &mut self.caught_up.lock(), self.clock.now_ms());
     }
 
     /// Tells once why a node has to wait.
@@ -321,20 +367,10 @@ impl Members {
 /// How many nodes are remembered that were told to wait.
 const TOLD_MAX: usize = 100;
 
-/// What came of asking a member.
-enum Asked {
-    /// It answered; perhaps it said whom to ask next.
-    Heard(Option<(String, u16)>),
-    /// It did not answer, or knows no leader.
-    Silent,
-    /// It refuses, for this reason.
-    Refused(String),
+fn done(changed: Result<(), String>) -> JoinAnswer {
+    changed.map_or_else(JoinAnswer::Pending, |()| JoinAnswer::Done)
 }
 
-fn address_of(node: &VoterNode) -> (String, u16) {
+pub(super) fn address_of(node: &VoterNode) -> (String, u16) {
     (node.host.clone(), node.port)
-}
-
-fn is_at(node: &VoterNode, address: &(String, u16)) -> bool {
-    node.host == address.0 && node.port == address.1
 }

@@ -8,7 +8,6 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use klamm_model::NodeId;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::Fatal;
@@ -16,19 +15,18 @@ use openraft::{AsyncRuntime, Config, SnapshotPolicy};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot, watch};
 
+use super::MetadataNode;
 use super::controller_task::{self, Job, Surroundings};
 use super::forming::{self, Settled};
 use super::membership::Members;
+use super::orders::Order;
+use super::serving::Running;
 use super::sessions::Sessions;
 use super::settings::{Identity, Settings, StartError};
-use super::succession;
-use super::{MetadataNode, PeerCall};
 use crate::image::Image;
 use crate::quorum::disk_thread::DiskThread;
-use crate::quorum::introduction::JoinRequest;
 use crate::quorum::log::{LOG_FILE, LogStore, VOTE_FILE, form_alone};
-use crate::quorum::message::{self, Envelope, Question};
-use crate::quorum::network::{self, Network};
+use crate::quorum::network::Network;
 use crate::quorum::replica_key::ReplicaKey;
 use crate::quorum::state_machine::{SNAPSHOT_FILE, StateMachine};
 use crate::quorum::{Raft, Runtime, TypeConfig, VoterNode};
@@ -36,11 +34,8 @@ use crate::quorum::{Raft, Runtime, TypeConfig, VoterNode};
 /// How many requests may wait to be decided; who comes then waits to wait.
 const JOBS_WAITING_MAX: usize = 1024;
 
-/// How many words of dead leaders may wait.
-const DEATHS_WAITING_MAX: usize = 4;
-
-/// How many messages of other members may wait.
-const PEER_CALLS_WAITING_MAX: usize = 1024;
+/// How many messages of other members, and other orders, may wait.
+const ORDERS_WAITING_MAX: usize = 1024;
 
 /// How long the node that formed a cluster waits between its tries to lead it. The others have to be there first.
 const FIRST_ELECTION_PAUSE: Duration = Duration::from_millis(100);
@@ -127,13 +122,13 @@ struct Work {
     disk_thread: DiskThread,
     published: watch::Sender<Arc<Image>>,
     jobs: mpsc::Receiver<Box<dyn Job>>,
-    peers: mpsc::Receiver<PeerCall>,
+    orders: mpsc::Receiver<Order>,
     stop: oneshot::Receiver<()>,
     failed: watch::Sender<Option<String>>,
     addresses: watch::Sender<BTreeMap<NodeId, (String, u16)>>,
     joined: watch::Sender<Option<Result<(), String>>>,
+    lost: watch::Sender<Option<String>>,
     sessions: Arc<Sessions>,
-    deaths: mpsc::Receiver<NodeId>,
 }
 
 /// The node and what will do its work. Nothing runs yet.
@@ -147,23 +142,23 @@ fn prepare(settings: Settings, disk_thread: DiskThread) -> Result<(MetadataNode,
     };
     let (published, images) = watch::channel(Arc::new(Image::empty(cluster_id)));
     let (jobs, waiting) = mpsc::channel(JOBS_WAITING_MAX);
-    let (peers, peer_calls) = mpsc::channel(PEER_CALLS_WAITING_MAX);
+    let (orders, waiting_orders) = mpsc::channel(ORDERS_WAITING_MAX);
     let (stop, stopped) = oneshot::channel();
     let (failed, failure) = watch::channel(None);
     let (addresses, known) = watch::channel(BTreeMap::new());
     let (joined, joining) = watch::channel(None);
-    let (dead_leaders, deaths) = mpsc::channel(DEATHS_WAITING_MAX);
+    let (lost, majority) = watch::channel(None);
     let sessions = Arc::new(Sessions::new(settings.clock.clone(), settings.quorum.broker_session_timeout));
     let node = MetadataNode {
         id: settings.node_id,
         images,
         jobs,
-        peers,
+        orders,
         failure,
         addresses: known,
         joined: joining,
+        majority,
         sessions: sessions.clone(),
-        dead_leaders,
         stop: Mutex::new(Some(stop)),
         thread: Mutex::new(None),
     };
@@ -172,26 +167,15 @@ fn prepare(settings: Settings, disk_thread: DiskThread) -> Result<(MetadataNode,
         disk_thread,
         published,
         jobs: waiting,
-        peers: peer_calls,
+        orders: waiting_orders,
         stop: stopped,
         failed,
         addresses,
         joined,
+        lost,
         sessions,
-        deaths,
     };
     Ok((node, work))
-}
-
-/// What runs on the metadata thread.
-struct Running {
-    raft: Raft,
-    members: Arc<Members>,
-    peers: mpsc::Receiver<PeerCall>,
-    stop: oneshot::Receiver<()>,
-    failed: watch::Sender<Option<String>>,
-    disk_thread: DiskThread,
-    deaths: mpsc::Receiver<NodeId>,
 }
 
 impl Work {
@@ -212,7 +196,7 @@ impl Work {
             return failed(StartError::Storage { dir: self.settings.dir.clone(), source });
         }
         let settled =
-            forming::settle(&self.settings, wanted.as_deref(), &keep, &mut self.peers, &mut self.stop).await;
+            forming::settle(&self.settings, wanted.as_deref(), &keep, &mut self.orders, &mut self.stop).await;
         let Settled { cluster_id, is_former } = match settled {
             Ok(Some(settled)) => settled,
             Ok(None) => return,
@@ -237,13 +221,13 @@ impl Work {
             disk_thread,
             published,
             jobs,
-            peers,
+            orders,
             stop,
             failed,
             addresses,
             joined,
             sessions,
-            deaths,
+            lost,
         } = self;
         let Identity::Of(cluster_id) = settings.identity.clone() else {
             unreachable!("the cluster is found before the log is opened");
@@ -263,8 +247,12 @@ impl Work {
             StateMachine::open(&settings.disk, &disk_thread, &settings.dir, &cluster_id, published.clone())
                 .map_err(storage)?;
         let config = config(&settings, &cluster_id).map_err(StartError::Settings)?;
-        let network =
-            Network { carrier: Arc::clone(&settings.network), own, cluster_id: Some(cluster_id.clone()) };
+        let network = Network {
+            carrier: Arc::clone(&settings.network),
+            own,
+            cluster_id: Some(cluster_id.clone()),
+            told: Arc::default(),
+        };
         let fatal = |error: &dyn std::fmt::Display| StartError::Quorum(error.to_string());
         let raft = Raft::new(own, Arc::new(config), network.clone(), log.clone(), machine)
             .await
@@ -272,20 +260,13 @@ impl Work {
         if voters(&raft).await.map_err(|error| fatal(&error))? == [own] {
             lead_alone(&raft, own).await.map_err(StartError::Quorum)?;
         }
-        publish_controller(&raft, &published);
         addresses.send_replace(addresses_of(&raft));
-        let members = Arc::new(Members {
-            raft: raft.clone(),
-            network,
-            own: settings.introduction(Some(cluster_id)),
-            address: settings.address.clone(),
-            voters: settings.voters.clone(),
-            bootstrap_servers: settings.bootstrap_servers.clone(),
-            changing: tokio::sync::Mutex::default(),
-            told: Mutex::default(),
-        });
+        let members = Arc::new(Members::new(raft.clone(), network, &settings, cluster_id));
+        publish_controller(&members, &published);
         let images = published.subscribe();
-        Runtime::spawn(follow_quorum(raft.clone(), published, addresses));
+        Runtime::spawn(members.clone().forget_unregistered(images.clone()));
+        Runtime::spawn(members.clone().watch_majority(images.clone(), lost));
+        Runtime::spawn(follow_quorum(members.clone(), published, addresses));
         Runtime::spawn(members.clone().keep_own(failed.clone()));
         let surroundings = Surroundings {
             id: settings.node_id,
@@ -298,98 +279,8 @@ impl Work {
         let deciding = controller_task::run(raft.clone(), log, images, jobs, sessions, surroundings);
         Runtime::spawn(deciding);
         joined.send_replace(Some(Ok(())));
-        Ok(Running { raft, members, peers, stop, failed, disk_thread, deaths })
+        Ok(Running { raft, members, orders, stop, failed, disk_thread })
     }
-}
-
-impl Running {
-    /// Serves the other members until the node is stopped or fails.
-    async fn until_stopped(mut self) {
-        let mut metrics = self.raft.metrics();
-        loop {
-            tokio::select! {
-                biased;
-                _ = &mut self.stop => break,
-                changed = metrics.changed() => {
-                    let state = metrics.borrow_watched().running_state.clone();
-                    if let Err(error) = state {
-                        tracing::error!("the metadata quorum ended on this node: {error}");
-                        self.failed.send_replace(Some(error.to_string()));
-                        break;
-                    }
-                    if changed.is_err() {
-                        break;
-                    }
-                }
-                Some(dead) = self.deaths.recv() => {
-                    Runtime::spawn(succession::succeed(self.raft.clone(), self.members.own.key, dead));
-                }
-                call = self.peers.recv() => {
-                    let Some((message, sender)) = call else { break };
-                    let (raft, members) = (self.raft.clone(), self.members.clone());
-                    Runtime::spawn(async move {
-                        // The other member may have given up waiting.
-                        let _ = sender.send(answer(&raft, &members, message.0).await);
-                    });
-                }
-            }
-        }
-        self.disk_thread.close();
-        if let Err(error) = self.raft.shutdown().await {
-            tracing::warn!("the metadata quorum did not stop cleanly: {error}");
-        }
-    }
-}
-
-/// Answers what another node sent, if it is meant for this one.
-async fn answer(raft: &Raft, members: &Members, message: Bytes) -> io::Result<Bytes> {
-    let (envelope, question) = match message::decode_question(message) {
-        Ok(decoded) => decoded,
-        Err(answer) => return Ok(answer),
-    };
-    if matches!(question, Question::Introduce(_)) {
-        return message::encode_answer(&members.own);
-    }
-    if let Some(why) = misdirected(&envelope, members) {
-        return Ok(message::refuse(&why));
-    }
-    match question {
-        Question::Join(request) => join(members, request).await,
-        question => network::answer(raft, question).await,
-    }
-}
-
-async fn join(members: &Members, request: JoinRequest) -> io::Result<Bytes> {
-    match members.admit(request).await {
-        Ok(answer) => message::encode_answer(&answer),
-        Err(why) => {
-            tracing::warn!("a node is not taken in: {why}");
-            Ok(message::refuse(&why))
-        }
-    }
-}
-
-/// Why a message is not for this node, if it is not.
-fn misdirected(envelope: &Envelope, members: &Members) -> Option<String> {
-    let own = &members.own;
-    if envelope.cluster_id != own.cluster_id {
-        let name = |id: &Option<String>| id.clone().unwrap_or_else(|| "none".to_owned());
-        return Some(format!(
-            "node {} belongs to cluster {}, and the message came from node {} of cluster {}: check the addresses of \
-             the controllers",
-            own.key.id,
-            name(&own.cluster_id),
-            envelope.from.id,
-            name(&envelope.cluster_id)
-        ));
-    }
-    let to = envelope.to?;
-    (to != own.key).then(|| {
-        format!(
-            "it is meant for node {} with directory {}, and here is node {} with directory {}",
-            to.id, to.directory_id, own.key.id, own.key.directory_id
-        )
-    })
 }
 
 /// Has the node that formed a cluster lead it as soon as the others are there.
@@ -474,9 +365,8 @@ async fn lead_alone(raft: &Raft, own: ReplicaKey) -> Result<(), String> {
 }
 
 /// Says in the image who the controller is.
-fn publish_controller(raft: &Raft, published: &watch::Sender<Arc<Image>>) {
-    let leader = raft.metrics().borrow_watched().current_leader;
-    let controller = leader.map(|leader| leader.id);
+fn publish_controller(members: &Members, published: &watch::Sender<Arc<Image>>) {
+    let controller = members.controller();
     published.send_if_modified(|image| {
         let changed = image.controller != controller;
         if changed {
@@ -486,17 +376,21 @@ fn publish_controller(raft: &Raft, published: &watch::Sender<Arc<Image>>) {
     });
 }
 
-/// Publishes who leads and who belongs to the quorum, whenever that changes.
+/// Publishes who leads and who belongs to the quorum, whenever that changes. A leader that is silent changes nothing,
+/// so it is looked for now and then.
 async fn follow_quorum(
-    raft: Raft,
+    members: Arc<Members>,
     published: watch::Sender<Arc<Image>>,
     known: watch::Sender<BTreeMap<NodeId, (String, u16)>>,
 ) {
+    let raft = &members.raft;
     let mut metrics = raft.metrics();
     loop {
-        publish_controller(&raft, &published);
-        let now = addresses_of(&raft);
-        if now.len() > 1 {
+        publish_controller(&members, &published);
+        members.note_caught_up();
+        let now = addresses_of(raft);
+        let has_others = now.len() > 1;
+        if has_others {
             raft.runtime_config().tick(true);
         }
         known.send_if_modified(|known| {
@@ -504,8 +398,12 @@ async fn follow_quorum(
             *known = now;
             changed
         });
-        if metrics.changed().await.is_err() {
-            return;
+        tokio::select! {
+            biased;
+            changed = metrics.changed() => if changed.is_err() {
+                return;
+            },
+            () = tokio::time::sleep(members.silence / 4), if has_others => {}
         }
     }
 }

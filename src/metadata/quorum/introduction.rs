@@ -128,6 +128,20 @@ pub(crate) fn judge_servers(
     }
 }
 
+/// Why a node that belongs to a cluster cannot go on beside who answered at the address of a voter.
+pub(crate) fn conflict(own: &Introduction, voter: &Voter, answer: &Introduction) -> Option<String> {
+    if answer.key.id == own.key.id && answer.key != own.key {
+        return objection(own, voter, answer);
+    }
+    let (ours, theirs) = (own.cluster_id.as_ref()?, answer.cluster_id.as_ref()?);
+    (ours != theirs).then(|| {
+        format!(
+            "{voter} belongs to cluster {theirs}, and the directory of this node to cluster {ours}: correct \
+             controller.quorum.voters, or start this node with an empty directory, and it joins that cluster"
+        )
+    })
+}
+
 /// What is wrong with who answered at the address of a voter.
 fn objection(own: &Introduction, voter: &Voter, answer: &Introduction) -> Option<String> {
     let found = answer.key;

@@ -1,5 +1,6 @@
 //! The way to the other members. What travels is opaque to the carrier; see `message`.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use openraft::raft::{
     TransferLeaderResponse, VoteRequest, VoteResponse,
 };
 use openraft::{RaftNetworkFactory, RaftNetworkV2};
+use parking_lot::Mutex;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -95,6 +97,8 @@ pub(crate) struct Network {
     pub(crate) own: ReplicaKey,
     /// Its cluster, if it belongs to one.
     pub(crate) cluster_id: Option<String>,
+    /// What was told in the log of why members refuse, so that it is told once.
+    pub(crate) told: Arc<Mutex<BTreeMap<ReplicaKey, String>>>,
 }
 
 impl Network {
@@ -128,8 +132,6 @@ pub(crate) struct PeerClient {
     network: Network,
     target: ReplicaKey,
     address: (String, u16),
-    /// What was told in the log of why it refuses, so that it is told once.
-    told: Option<String>,
 }
 
 impl RaftNetworkFactory<TypeConfig> for Network {
@@ -137,16 +139,16 @@ impl RaftNetworkFactory<TypeConfig> for Network {
 
     async fn new_client(&mut self, target: ReplicaKey, node: &VoterNode) -> PeerClient {
         let address = (node.host.clone(), node.port);
-        PeerClient { network: self.clone(), target, address, told: None }
+        PeerClient { network: self.clone(), target, address }
     }
 }
 
 impl PeerClient {
-    async fn ask<T: DeserializeOwned>(&mut self, question: Question) -> Result<T, RPCError<TypeConfig>> {
+    async fn ask<T: DeserializeOwned>(&self, question: Question) -> Result<T, RPCError<TypeConfig>> {
         let asked = self.network.ask(self.target.id, Some(self.target), self.address.clone(), &question);
         match asked.await {
             Ok(answer) => {
-                self.told = None;
+                self.network.told.lock().remove(&self.target);
                 Ok(answer)
             }
             Err(AskError::Peer(error @ PeerError::Broken(..))) => {
@@ -162,12 +164,13 @@ impl PeerClient {
     }
 
     /// A member that answers and refuses needs a person, who must hear of it.
-    fn tell(&mut self, why: &NoAnswer) {
+    fn tell(&self, why: &NoAnswer) {
         let why = why.to_string();
-        if self.told.as_ref() != Some(&why) {
+        let mut told = self.network.told.lock();
+        if told.get(&self.target) != Some(&why) {
             let ((host, port), node) = (&self.address, self.target.id);
-            tracing::warn!("node {node} at {host}:{port} refuses a message of the metadata quorum: {why}");
-            self.told = Some(why);
+            tracing::warn!("node {node} at {host}:{port} takes no message of the metadata quorum: {why}");
+            told.insert(self.target, why);
         }
     }
 }

@@ -14,6 +14,8 @@ pub(super) fn problems(context: &Context) -> Vec<String> {
     let image = context.image();
     let mut problems = Vec::new();
     match image.brokers.get(&context.node_id) {
+        // It is only a controller.
+        _ if !context.static_config.roles.broker => {}
         None => problems.push(format!("broker {} is not registered in the cluster", context.node_id)),
         Some(broker) if broker.fenced => {
             problems
@@ -22,7 +24,8 @@ pub(super) fn problems(context: &Context) -> Vec<String> {
         Some(_) => {}
     }
     if image.controller.is_none() {
-        problems.push("no controller is active".to_owned());
+        let why = context.metadata.lost_majority();
+        problems.push(why.unwrap_or_else(|| "no controller is active".to_owned()));
     }
     let directories = context.store.directory_statuses().into_iter();
     problems.extend(directories.filter_map(|directory| {

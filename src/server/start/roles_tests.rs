@@ -1,0 +1,87 @@
+//! Nodes that are only controller or only broker, on real sockets and simulated disks.
+
+use klamm_io::{SystemClock, SystemNetwork};
+use klamm_model::NodeId;
+use klamm_testing::{SeededRandom, SimulatedDisk};
+
+use super::cluster_tests::{free_ports, until};
+use super::*;
+
+async fn start_with(id: u64, settings: &[(&str, String)]) -> Result<Server, StartError> {
+    let common = [
+        ("node.id", id.to_string()),
+        ("controller.listener.names", "CONTROLLER".to_owned()),
+        ("log.dirs", "/data".to_owned()),
+        ("broker.heartbeat.interval.ms", "100".to_owned()),
+        ("broker.session.timeout.ms", "1500".to_owned()),
+    ];
+    let overrides = common.iter().chain(settings).map(|(key, value)| ((*key).to_owned(), value.clone()));
+    let sources = klamm_config::Sources { overrides: overrides.collect(), ..Default::default() };
+    let machine = Machine {
+        disk: Arc::new(SimulatedDisk::new(id)),
+        network: Arc::new(SystemNetwork),
+        clock: Arc::new(SystemClock::new()),
+        random: Arc::new(SeededRandom::new(id)),
+        threads: Threads::default(),
+    };
+    start(klamm_config::load(&sources).unwrap().0, machine).await
+}
+
+fn controller(port: u16) -> Vec<(&'static str, String)> {
+    vec![
+        ("process.roles", "controller".to_owned()),
+        ("listeners", format!("CONTROLLER://127.0.0.1:{port}")),
+        ("controller.quorum.voters", format!("1@127.0.0.1:{port}")),
+    ]
+}
+
+fn broker(port: u16, of_controller: &'static str) -> Vec<(&'static str, String)> {
+    let server = if of_controller == "controller.quorum.voters" { "1@" } else { "" };
+    vec![
+        ("process.roles", "broker".to_owned()),
+        ("listeners", "PLAINTEXT://127.0.0.1:0".to_owned()),
+        (of_controller, format!("{server}127.0.0.1:{port}")),
+    ]
+}
+
+/// A broker without a vote gets the metadata, holds partitions, and is forgotten when it is unregistered. The node
+/// that only decides holds none and is no broker.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_controller_and_two_brokers_without_a_vote() {
+    let port = free_ports(1)[0];
+    let by_voters = broker(port, "controller.quorum.voters");
+    let by_servers = broker(port, "controller.quorum.bootstrap.servers");
+    // The brokers wait for the controller, which comes last.
+    let (one, two, decider) = tokio::join!(start_with(4, &by_voters), start_with(5, &by_servers), async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        start_with(1, &controller(port)).await
+    });
+    let (one, two, decider) = (one.unwrap(), two.unwrap(), decider.unwrap());
+    assert_eq!(decider.listeners.len(), 1);
+    let failed = crate::topic_creation::create(&one.context, &["held-by-brokers"]).await;
+    assert!(failed.is_empty(), "{failed:?}");
+    for server in [&one, &two, &decider] {
+        until(server, "the topic", |image| image.topics.len() == 1 && image.brokers.len() == 2).await;
+    }
+    assert!(decider.context.partitions.load().partitions().next().is_none());
+    let state = decider.context.metadata.describe_quorum().await.unwrap();
+    let ids = |members: &[klamm_metadata::ReplicaProgress]| {
+        members.iter().map(|it| it.key.id.0).collect::<Vec<_>>()
+    };
+    assert_eq!((ids(&state.voters), ids(&state.observers)), (vec![1], vec![4, 5]));
+
+    two.stop().await;
+    let request = klamm_protocol::messages::UnregisterBrokerRequest { broker_id: 5 };
+    let limit = Duration::from_secs(10);
+    let answer = decider.context.metadata.within(limit).unregister_broker(request).await;
+    assert_eq!(answer.error_code, 0);
+    let forgotten = async {
+        while ids(&decider.context.metadata.describe_quorum().await.unwrap().observers) != [4] {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(limit, forgotten).await.expect("the broker is no observer any more");
+    assert!(one.context.image().brokers.contains_key(&NodeId(4)));
+    one.stop().await;
+    decider.stop().await;
+}
