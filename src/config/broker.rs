@@ -12,6 +12,11 @@ use crate::table;
 use crate::topic::DynamicConfigs;
 use crate::value::{parse_boolean, parse_connections_per_host, parse_double};
 
+const SELECTOR: &str = "replica.selector.class";
+const RACK_AWARE_SELECTOR: &str = "org.apache.kafka.common.replica.RackAwareReplicaSelector";
+/// The classes of Kafka that choose replicas; the first one always chooses the leader, as without any.
+const SELECTORS: [&str; 2] = ["org.apache.kafka.common.replica.LeaderSelector", RACK_AWARE_SELECTOR];
+
 const PER_HOST: &str = "max.connections.per.ip.overrides";
 
 /// `klamm.flush.policy`: what an acknowledgement promises.
@@ -254,6 +259,10 @@ impl BrokerConfig {
                          they wait"),
             ));
         }
+        if let Some(class) = self.value(SELECTOR).filter(|class| !SELECTORS.contains(&class.as_str())) {
+            found
+                .push((SELECTOR, format!("{class} cannot be loaded; there are {}", SELECTORS.join(" and "))));
+        }
         found
     }
 
@@ -280,6 +289,12 @@ impl BrokerConfig {
         let listener =
             listener.map(|it| (it.host.clone().unwrap_or_else(|| "localhost".to_owned()), it.port));
         configured.or(advertised).or(listener).unwrap_or_default()
+    }
+
+    /// Whether consumers are sent to a replica in their rack (KIP-392): `replica.selector.class` names Kafka's own class
+    /// for that.
+    pub fn selects_replicas_by_rack(&self) -> bool {
+        self.value(SELECTOR).is_some_and(|class| class == RACK_AWARE_SELECTOR)
     }
 
     /// The listeners that clients and other brokers use.

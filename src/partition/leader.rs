@@ -211,6 +211,24 @@ impl Partition {
         Ok(read)
     }
 
+    /// The follower that has most, of those that are in sync, have an offset and are wanted; nothing if this replica does
+    /// not lead.
+    pub fn furthest_in_sync_follower(
+        &self,
+        offset: Offset,
+        is_wanted: impl Fn(NodeId) -> bool,
+    ) -> Option<NodeId> {
+        let state = self.state.lock();
+        let Role::Leader(leader) = &state.role else { return None };
+        let serves = |follower: &&Follower| {
+            leader.isr.contains(&follower.node)
+                && (follower.log_start..=follower.log_end).contains(&offset)
+                && is_wanted(follower.node)
+        };
+        let furthest = leader.followers.iter().filter(serves).max_by_key(|follower| follower.log_end);
+        furthest.map(|follower| follower.node)
+    }
+
     fn check_is_replica(&self, node: NodeId) -> Result<(), ReadError> {
         match &self.state.lock().role {
             Role::Leader(leader) if leader.follower(node).is_some() => Ok(()),

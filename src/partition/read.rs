@@ -80,7 +80,25 @@ impl ReadError {
 impl Partition {
     /// Finds the records from an offset on. The bytes stay in the file.
     pub fn read(&self, from: Offset, options: &ReadOptions) -> Result<PartitionRead, ReadError> {
-        let offsets = self.offsets_for_reader(options.current_leader_epoch)?;
+        self.read_up_to(from, options, self.offsets_for_reader(options.current_leader_epoch)?)
+    }
+
+    /// As [`Partition::read`], also where this replica follows (KIP-392): a consumer sees what this one knows to be
+    /// committed.
+    pub fn read_from_any_replica(
+        &self,
+        from: Offset,
+        options: &ReadOptions,
+    ) -> Result<PartitionRead, ReadError> {
+        self.read_up_to(from, options, self.offsets_of_any_replica(options.current_leader_epoch)?)
+    }
+
+    fn read_up_to(
+        &self,
+        from: Offset,
+        options: &ReadOptions,
+        offsets: PartitionOffsets,
+    ) -> Result<PartitionRead, ReadError> {
         if let Some(diverging) = self.divergence(from, options.last_fetched_epoch, &offsets)? {
             return Ok(PartitionRead { slice: None, offsets, aborted: None, diverging: Some(diverging) });
         }
@@ -115,8 +133,26 @@ impl Partition {
         &self,
         current_leader_epoch: Option<LeaderEpoch>,
     ) -> Result<PartitionOffsets, ReadError> {
+        self.offsets_where(current_leader_epoch, |role| matches!(role, Role::Leader(_)))
+    }
+
+    /// The offsets, if this replica leads or follows, and the reader's epoch is the leader's.
+    fn offsets_of_any_replica(
+        &self,
+        current_leader_epoch: Option<LeaderEpoch>,
+    ) -> Result<PartitionOffsets, ReadError> {
+        self.offsets_where(current_leader_epoch, |role| {
+            matches!(role, Role::Leader(_) | Role::Follower { leader: Some(_) })
+        })
+    }
+
+    fn offsets_where(
+        &self,
+        current_leader_epoch: Option<LeaderEpoch>,
+        may_serve: impl Fn(&Role) -> bool,
+    ) -> Result<PartitionOffsets, ReadError> {
         let state = self.state.lock();
-        if !matches!(state.role, Role::Leader(_)) {
+        if !may_serve(&state.role) {
             return Err(ReadError::NotLeader);
         }
         match current_leader_epoch.filter(|_| !planted!(SkipEpochCheck)) {

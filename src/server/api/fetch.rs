@@ -19,38 +19,33 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use klamm_model::{ErrorCode, IsolationLevel, LeaderEpoch, NodeId, Offset};
-use klamm_partition::{FollowerProgress, Partition, PartitionRead, ReadError, ReadOptions, Reader as Who};
+use klamm_model::{ErrorCode, IsolationLevel, LeaderEpoch, NodeId};
+use klamm_partition::{
+    FollowerProgress, Partition, PartitionOffsets, PartitionRead, ReadError, ReadOptions, Reader as Who,
+};
 use klamm_protocol::messages::fetch::{
-    AbortedTransaction, EpochEndOffset, FetchRequest, FetchResponse, FetchableTopicResponse, PartitionData,
+    AbortedTransaction, EpochEndOffset, FetchRequest, FetchResponse, FetchableTopicResponse,
+    LeaderIdAndEpoch, NodeEndpoint, PartitionData,
 };
 use klamm_protocol::{Reader, RecordsField};
-use klamm_records::{ConversionLimit, RecordsError};
-use klamm_storage::{LogSlice, StorageError};
+use klamm_storage::LogSlice;
 use tokio::sync::Notify;
 
 use super::{Answer, Call, Closed, Reply, decode, encode, encode_with};
 use crate::context::Context;
 use crate::fetch_sessions::{Key, Kind, Session, Told, Wanted};
+use crate::leader_hints::{LeaderHints, Reached};
 use crate::partition_table::Table;
+use crate::shown_records::{self, AT_LEAST_ONE_SINCE, Records, ToShow, V2_SINCE};
 
-/// From this version on the largest batch comes whole even if it is above the limits (KIP-74).
-const AT_LEAST_ONE_SINCE: i16 = 3;
-/// From this version on clients read format V1.
-const V1_SINCE: i16 = 2;
-/// From this version on clients read format V2.
-const V2_SINCE: i16 = 4;
-/// From this version on no client is sent V0 or V1: those that know it need not know the old formats.
-const ONLY_V2_SINCE: i16 = 12;
-/// From this version on clients read zstd.
-const ZSTD_SINCE: i16 = 10;
 /// From this version on replicas tell the epoch of their broker (KIP-903).
 const REPLICA_STATE_SINCE: i16 = 15;
+/// From this version on clients are told who leads, if it is another node (KIP-951).
+const LEADERS_SINCE: i16 = 16;
+/// From this version on consumers may read from followers, and tell their rack (KIP-392).
+const RACKS_SINCE: i16 = 11;
 /// From this version on topics are named by their ids.
 const TOPIC_IDS_SINCE: i16 = 13;
-
-/// How many bytes of batches that an old client does not see are passed over for one partition in one answer.
-const HIDDEN_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
 /// The limits of one request.
 struct Limits {
@@ -60,6 +55,8 @@ struct Limits {
     bytes_max: usize,
     bytes_min: usize,
     wait: Duration,
+    /// The rack that the client named, if replicas are chosen by it (`replica.selector.class`).
+    rack: Option<String>,
 }
 
 /// A replica that fetches.
@@ -90,30 +87,17 @@ struct Asked<'a> {
 
 /// What was found for one partition: records, an error of the log, or no such partition.
 enum Found {
-    Read { read: PartitionRead, records: Records },
+    Read {
+        read: PartitionRead,
+        records: Records,
+    },
+    /// The client had better read from another replica.
+    Elsewhere {
+        offsets: PartitionOffsets,
+        replica: NodeId,
+    },
     Failed(ReadError),
     Unknown(ErrorCode),
-}
-
-/// Records on their way out.
-enum Records {
-    Slice(LogSlice),
-    Converted(Bytes),
-    /// None that this client sees, in so many bytes; others may stand from the offset on.
-    Hidden {
-        until: Offset,
-        bytes: u64,
-    },
-    Nothing,
-    /// They cannot be shown to this client.
-    Refused(ErrorCode),
-}
-
-/// What was read for a client, before it is put into a format that the client reads.
-struct ToShow {
-    slice: Option<LogSlice>,
-    bytes_max: usize,
-    is_for_follower: bool,
 }
 
 /// Answers a fetch.
@@ -145,7 +129,7 @@ pub(crate) fn answer(context: Arc<Context>, call: Call, mut reader: Reader) -> A
         };
         let limits = limits(&context, &call, &request);
         let found = read_all(&context, &call, &wanted, &limits).await;
-        compose(&call, &kind, &wanted, found).map(Some)
+        compose(&context, &call, &kind, &wanted, found).map(Some)
     })
 }
 
@@ -224,6 +208,10 @@ fn limits(context: &Context, call: &Call, request: &FetchRequest) -> Limits {
         bytes_max,
         bytes_min: positive(request.min_bytes).min(bytes_max),
         wait: Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0)),
+        rack: Some(request.rack_id.clone()).filter(|rack| {
+            let is_consumer = follower.is_none() && call.version >= RACKS_SINCE;
+            is_consumer && !rack.is_empty() && context.static_config.selects_replicas_by_rack()
+        }),
     }
 }
 
@@ -284,7 +272,7 @@ fn read_once(asked: &Asked<'_>, wanted: &[Wanted]) -> (Vec<Found>, bool) {
                 // Acknowledgements and the other replicas' readers wait for the high watermark.
                 enough |= limits.follower.is_some() && read.offsets.high_watermark > wanted.high_watermark;
             }
-            Found::Failed(_) | Found::Unknown(_) => enough = true,
+            Found::Failed(_) | Found::Unknown(_) | Found::Elsewhere { .. } => enough = true,
         }
         found.push(one);
     }
@@ -327,15 +315,21 @@ fn read_partition(asked: &Asked<'_>, partition: &Arc<Partition>, wanted: &Wanted
             }
             read
         }
-        _ => partition.read(wanted.fetch_offset, &options),
+        Some(_) => partition.read(wanted.fetch_offset, &options),
+        None if call.version < RACKS_SINCE => partition.read(wanted.fetch_offset, &options),
+        None => partition.read_from_any_replica(wanted.fetch_offset, &options),
     };
+    if let (Ok(PartitionRead { offsets, .. }), Some(rack)) = (&read, &limits.rack)
+        && let Some(replica) = replica_in_rack(context, partition, wanted, rack)
+    {
+        return Found::Elsewhere { offsets: *offsets, replica };
+    }
     match read {
         Err(error) => Found::Failed(error),
         Ok(mut read) => {
             let is_for_follower = limits.who == Who::Follower;
             let shown = ToShow { slice: read.slice.take(), bytes_max, is_for_follower };
-            let records = records_for(call, partition, wanted, shown)
-                .and_then(|records| behind_hidden(call, partition, wanted, &options, records));
+            let records = shown_records::show(call.version, partition, wanted.fetch_offset, &options, shown);
             match records {
                 Ok(records) => Found::Read { read, records },
                 Err(error) => Found::Failed(error.into()),
@@ -344,113 +338,30 @@ fn read_partition(asked: &Asked<'_>, partition: &Arc<Partition>, wanted: &Wanted
     }
 }
 
-/// The first records that an old client sees, behind those that it does not.
-fn behind_hidden(
-    call: &Call,
-    partition: &Partition,
-    wanted: &Wanted,
-    options: &ReadOptions,
-    mut records: Records,
-) -> Result<Records, StorageError> {
-    let mut passed = 0;
-    while let Records::Hidden { until, bytes } = records {
-        passed += bytes;
-        if passed > HIDDEN_BYTES_MAX {
-            tracing::warn!(
-                "{} holds nothing that a client of Fetch v{} can read from {} to {until}; it does not get past that",
-                partition.topic_partition(),
-                call.version,
-                wanted.fetch_offset
-            );
-            return Ok(Records::Nothing);
-        }
-        let slice = match partition.read(until, options) {
-            Ok(read) => read.slice,
-            Err(ReadError::Storage(error)) => return Err(error),
-            // The log or its leader is another one by now, which the next request will hear.
-            Err(_) => return Ok(Records::Nothing),
-        };
-        let shown = ToShow { slice, bytes_max: options.bytes_max, is_for_follower: false };
-        records = records_for(call, partition, wanted, shown)?;
-    }
-    Ok(records)
-}
-
-/// The records as this client can read them.
-fn records_for(
-    call: &Call,
-    partition: &Partition,
-    wanted: &Wanted,
-    read: ToShow,
-) -> Result<Records, StorageError> {
-    let zstd = partition.settings().compression == Some(klamm_records::Compression::Zstd);
-    if zstd && call.version < ZSTD_SINCE {
-        return Ok(Records::Refused(ErrorCode::UnsupportedCompressionType));
-    }
-    let Some(slice) = read.slice else {
-        return Ok(Records::Nothing);
+/// The replica in the client's rack that has what it asks for, if the leader asks for nothing better: it is in no other
+/// rack than the client, or no replica that could serve it is there.
+fn replica_in_rack(context: &Context, partition: &Partition, wanted: &Wanted, rack: &str) -> Option<NodeId> {
+    let image = context.image();
+    let is_there = |node: NodeId| {
+        let broker = image.brokers.get(&node).filter(|broker| !broker.fenced);
+        broker.is_some_and(|broker| broker.rack.as_deref() == Some(rack))
     };
-    let target = match call.version {
-        ..V1_SINCE => 0,
-        V1_SINCE..V2_SINCE => 1,
-        ONLY_V2_SINCE.. if !read.is_for_follower && slice.holds_old_formats()? => 2,
-        _ => return Ok(Records::Slice(slice)),
-    };
-    let failed = |error| StorageError::io(&partition.log().dir(), "read records of", &error);
-    let bytes = slice.to_bytes().map_err(failed)?;
-    // What the client allows may come, also where it has grown. Kafka cuts at the size of what is stored; then the
-    // partitions of one topic come to what their client cannot read one after the other, and the error of the first
-    // costs an old consumer what the others bring.
-    let limit = ConversionLimit { bytes_max: bytes.len().max(read.bytes_max) };
-    let converted = match target {
-        2 => klamm_records::up_convert_to_v2(bytes.clone(), limit),
-        _ => klamm_records::down_convert(bytes.clone(), target, wanted.fetch_offset, limit),
-    };
-    match converted {
-        Ok(converted) if converted.is_empty() => Ok(Records::hidden(bytes)),
-        Ok(converted) if call.version < AT_LEAST_ONE_SINCE => {
-            // Here a message that is larger than the limit arrives cut, and the client asks for more.
-            let len = converted.len().min(read.bytes_max);
-            Ok(Records::Converted(converted.slice(..len)))
-        }
-        Ok(converted) => Ok(Records::Converted(converted)),
-        Err(error) => {
-            let (name, offset) = (partition.topic_partition(), wanted.fetch_offset);
-            if matches!(error, RecordsError::UnsupportedCompression { .. }) {
-                tracing::debug!(
-                    "records of {name} from {offset} on cannot be shown in format V{target}: {error}"
-                );
-                return Ok(Records::Refused(ErrorCode::UnsupportedCompressionType));
-            }
-            tracing::error!("records of {name} from {offset} on cannot be read: {error}");
-            Ok(Records::Refused(ErrorCode::CorruptMessage))
-        }
+    if is_there(context.node_id) {
+        return None;
     }
-}
-
-impl Records {
-    /// Nothing of these bytes is seen.
-    fn hidden(bytes: Bytes) -> Records {
-        let len = bytes.len() as u64;
-        let last = klamm_records::batches(bytes).map_while(Result::ok).last();
-        last.map_or(Records::Nothing, |batch| Records::Hidden {
-            until: batch.header.next_offset(),
-            bytes: len,
-        })
-    }
-
-    fn len(&self) -> usize {
-        match self {
-            Records::Slice(slice) => slice.len as usize,
-            Records::Converted(bytes) => bytes.len(),
-            Records::Hidden { .. } | Records::Nothing | Records::Refused(_) => 0,
-        }
-    }
+    partition.furthest_in_sync_follower(wanted.fetch_offset, is_there)
 }
 
 /// Writes the answer: all partitions, or in a session that goes on those about which there is news.
-fn compose(call: &Call, kind: &Kind, wanted: &[Wanted], found: Vec<Found>) -> Result<Reply, Closed> {
+fn compose(
+    context: &Context,
+    call: &Call,
+    kind: &Kind,
+    wanted: &[Wanted],
+    found: Vec<Found>,
+) -> Result<Reply, Closed> {
     let mut slices = Vec::new();
+    let mut hints = LeaderHints::new(context, call);
     let mut response = FetchResponse {
         session_id: match kind {
             Kind::Sessionless | Kind::Ended => 0,
@@ -462,7 +373,12 @@ fn compose(call: &Call, kind: &Kind, wanted: &[Wanted], found: Vec<Found>) -> Re
         if !is_told(kind, wanted, &found) {
             continue;
         }
-        let data = partition_data(wanted.partition, found, &mut slices);
+        let mut data = partition_data(wanted.partition, found, &mut slices);
+        let leads_not = [ErrorCode::NotLeaderOrFollower, ErrorCode::FencedLeaderEpoch];
+        if call.version >= LEADERS_SINCE && leads_not.iter().any(|code| code.code() == data.error_code) {
+            let (leader_id, leader_epoch) = hints.leader_of(wanted.topic_id, &wanted.topic, wanted.partition);
+            data.current_leader = LeaderIdAndEpoch { leader_id, leader_epoch };
+        }
         let same = |topic: &FetchableTopicResponse| {
             topic.topic_id == wanted.topic_id && *topic.topic == *wanted.topic
         };
@@ -476,6 +392,8 @@ fn compose(call: &Call, kind: &Kind, wanted: &[Wanted], found: Vec<Found>) -> Re
             }),
         }
     }
+    let endpoint = |Reached { node_id, host, port, rack }| NodeEndpoint { node_id, host, port, rack };
+    response.node_endpoints = hints.reached().map(endpoint).collect();
     encode_with(call, &response, slices)
 }
 
@@ -487,7 +405,7 @@ fn is_told(kind: &Kind, wanted: &Wanted, found: &Found) -> bool {
             let is_error = matches!(records, Records::Refused(_)) || read.diverging.is_some();
             session.tell(wanted, records.len() > 0, (!is_error).then_some(told))
         }
-        Found::Failed(_) | Found::Unknown(_) => session.tell(wanted, false, None),
+        Found::Failed(_) | Found::Unknown(_) | Found::Elsewhere { .. } => session.tell(wanted, false, None),
     };
     match kind {
         Kind::Sessionless | Kind::Ended => true,
@@ -514,6 +432,13 @@ fn partition_data(index: i32, found: Found, slices: &mut Vec<LogSlice>) -> Parti
             error_code: code.code(),
             // Kafka writes an empty list here and null for other errors.
             aborted_transactions: Some(Vec::new()),
+            ..nothing()
+        },
+        Found::Elsewhere { offsets, replica } => PartitionData {
+            high_watermark: offsets.high_watermark,
+            last_stable_offset: offsets.last_stable,
+            log_start_offset: offsets.log_start,
+            preferred_read_replica: replica.0,
             ..nothing()
         },
         Found::Failed(error) => PartitionData { error_code: error.code().code(), ..nothing() },

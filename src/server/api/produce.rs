@@ -19,8 +19,8 @@ use klamm_partition::{
     AppendError, AppendOptions, Appended, Origin, Partition, Verification, VerificationGuard,
 };
 use klamm_protocol::messages::produce::{
-    BatchIndexAndErrorMessage, PartitionProduceResponse, ProduceRequest, ProduceResponse, TopicProduceData,
-    TopicProduceResponse,
+    BatchIndexAndErrorMessage, LeaderIdAndEpoch, NodeEndpoint, PartitionProduceResponse, ProduceRequest,
+    ProduceResponse, TopicProduceData, TopicProduceResponse,
 };
 use klamm_protocol::{Reader, RecordsField};
 use klamm_records::BatchHeader;
@@ -28,6 +28,7 @@ use klamm_storage::StorageError;
 
 use super::{Answer, Begun, Call, Closed, decode, encode};
 use crate::context::Context;
+use crate::leader_hints::{LeaderHints, Reached};
 use crate::partition_table::{LocalTopic, Table};
 use crate::transaction_verification::{self, Clients};
 
@@ -36,6 +37,9 @@ const ADMIN_CLIENT_ID: &str = "__admin_client";
 
 /// From this version on topics are named by their ids.
 const TOPIC_IDS_SINCE: i16 = 13;
+
+/// From this version on clients are told who leads, if it is another node.
+const LEADERS_SINCE: i16 = 10;
 
 /// From this version on the client knows TRANSACTION_ABORTABLE.
 const ABORTABLE_SINCE: i16 = 11;
@@ -81,13 +85,13 @@ pub(crate) fn begin(context: Arc<Context>, call: Call, mut reader: Reader) -> Re
 }
 
 fn append_and_wait(
-    context: &Context,
+    context: &Arc<Context>,
     call: Call,
     request: ProduceRequest,
     verified: &Verified,
 ) -> Result<Answer, Closed> {
-    let (acks, timeout_ms) = (request.acks, request.timeout_ms);
-    let (mut response, mut pending) = append_all(context, &call, request, verified);
+    let (context, acks, timeout_ms) = (context.clone(), request.acks, request.timeout_ms);
+    let (mut response, mut pending) = append_all(&context, &call, request, verified);
     if acks == 0 {
         let failed = partitions(&response).any(|partition| partition.error_code != ErrorCode::None.code());
         if failed {
@@ -104,8 +108,27 @@ fn append_and_wait(
             let timeout = Duration::from_millis(u64::try_from(timeout_ms).unwrap_or(0));
             await_replicas(pending, timeout, &mut response).await;
         }
+        name_leaders(&context, &call, &mut response);
         encode(&call, &response).map(Some)
     }))
+}
+
+/// Says where to go, where this node does not lead (KIP-951).
+fn name_leaders(context: &Context, call: &Call, response: &mut ProduceResponse) {
+    if call.version < LEADERS_SINCE {
+        return;
+    }
+    let mut hints = LeaderHints::new(context, call);
+    for topic in &mut response.responses {
+        for partition in &mut topic.partition_responses {
+            if partition.error_code == ErrorCode::NotLeaderOrFollower.code() {
+                let (leader_id, leader_epoch) = hints.leader_of(topic.topic_id, &topic.name, partition.index);
+                partition.current_leader = LeaderIdAndEpoch { leader_id, leader_epoch };
+            }
+        }
+    }
+    let endpoint = |Reached { node_id, host, port, rack }| NodeEndpoint { node_id, host, port, rack };
+    response.node_endpoints = hints.reached().map(endpoint).collect();
 }
 
 /// A batch that may be the first of a transaction in its partition.

@@ -26,6 +26,8 @@ fn config(id: usize, ports: &[u16], session_timeout_ms: u32) -> BrokerConfig {
         ("listeners", format!("PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:{port}")),
         ("controller.listener.names", "CONTROLLER".to_owned()),
         ("log.dirs", "/data".to_owned()),
+        ("broker.rack", format!("rack-{id}")),
+        ("replica.selector.class", "org.apache.kafka.common.replica.RackAwareReplicaSelector".to_owned()),
         ("broker.heartbeat.interval.ms", "100".to_owned()),
         ("broker.session.timeout.ms", session_timeout_ms.to_string()),
     ];

@@ -8,6 +8,9 @@ use klamm_protocol::messages::alter_partition_reassignments::{
 };
 use klamm_protocol::messages::create_topics::{CreatableTopic, CreatableTopicConfig, CreateTopicsRequest};
 use klamm_protocol::messages::end_txn::{EndTxnRequest, EndTxnResponse};
+use klamm_protocol::messages::fetch::{
+    FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData, ReplicaState,
+};
 use klamm_protocol::messages::init_producer_id::{InitProducerIdRequest, InitProducerIdResponse};
 use klamm_protocol::messages::produce::{
     PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData,
@@ -64,6 +67,12 @@ async fn ask_flexible(
     ask(clients_address(server), api_key, version, request).await.slice(1..)
 }
 
+fn one_record() -> RecordsField {
+    let mut batch = BatchBuilder::v2(BatchSettings::default());
+    batch.append(1, None, Some(b"value"), &[]);
+    RecordsField::from(batch.build())
+}
+
 fn produce_request(topic: &str, acks: i16, records: Option<RecordsField>) -> ProduceRequest {
     let partition = PartitionProduceData { index: 0, records };
     let topic =
@@ -73,9 +82,7 @@ fn produce_request(topic: &str, acks: i16, records: Option<RecordsField>) -> Pro
 
 /// Produces one record; returns the error code and its offset.
 async fn produce(server: &Server, topic: &str, acks: i16) -> (ErrorCode, i64) {
-    let mut batch = BatchBuilder::v2(BatchSettings::default());
-    batch.append(1, None, Some(b"value"), &[]);
-    let request = produce_request(topic, acks, Some(RecordsField::from(batch.build())));
+    let request = produce_request(topic, acks, Some(one_record()));
     let body = ask(clients_address(server), 0, 8, &request).await;
     let answer = ProduceResponse::decode(&mut Reader::new(body), 8).unwrap();
     let partition = &answer.responses[0].partition_responses[0];
@@ -290,4 +297,78 @@ async fn until_led(servers: &[Server], topic: &str, node: i32) {
         until(server, "the partition's move", alone).await;
         server.context.await_applied(10_000).await;
     }
+}
+
+/// A consumer's fetch from the start of the topic, which is answered at once.
+async fn consume(server: &Server, topic: &str, rack: &str) -> (PartitionData, Vec<i32>) {
+    let id = server.context.image().topic_by_name(topic).unwrap().id;
+    let partition = FetchPartition { partition_max_bytes: 1 << 20, ..Default::default() };
+    let topic = FetchTopic { topic_id: id, partitions: vec![partition], ..Default::default() };
+    let request = FetchRequest { topics: vec![topic], rack_id: rack.to_owned(), ..Default::default() };
+    let body = ask_flexible(server, 1, 16, &request).await;
+    let answer = FetchResponse::decode(&mut Reader::new(body), 16).unwrap();
+    let endpoints = answer.node_endpoints.iter().map(|endpoint| endpoint.node_id).collect();
+    (answer.responses[0].partitions[0].clone(), endpoints)
+}
+
+/// A consumer is sent to the replica in its rack, which shows it what is committed (KIP-392).
+#[tokio::test(flavor = "multi_thread")]
+async fn a_consumer_reads_from_the_replica_in_its_rack() {
+    let Cluster { servers, .. } = &Cluster::start().await;
+    create(servers, "three", &[]).await;
+    let leader = leader_of(servers, "three");
+    assert_eq!(produce(leader, "three", -1).await, (ErrorCode::None, 0));
+    for server in servers {
+        until_offsets(server, "three", |offsets| offsets.high_watermark == 1).await;
+        let rack = format!("rack-{}", server.context.node_id);
+        let (sent, _) = consume(leader, "three", &rack).await;
+        let is_leader = server.context.node_id == leader.context.node_id;
+        let replica = if is_leader { -1 } else { server.context.node_id.0 };
+        assert_eq!((sent.error_code, sent.preferred_read_replica), (0, replica));
+        let (read, _) = consume(server, "three", &rack).await;
+        assert_eq!((read.error_code, read.high_watermark, read.preferred_read_replica), (0, 1, -1));
+        assert!(read.records.is_some_and(|records| records.bytes().is_some_and(|bytes| !bytes.is_empty())));
+    }
+    let (nowhere, _) = consume(leader, "three", "rack-9").await;
+    assert_eq!(nowhere.preferred_read_replica, -1, "nobody is there: the leader serves");
+}
+
+/// Who asks the wrong node is told the right one, and where it is (KIP-951).
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_does_not_lead_tells_who_does() {
+    let Cluster { servers, .. } = &Cluster::start().await;
+    create(servers, "three", &[]).await;
+    let leader = leader_of(servers, "three").context.node_id;
+    let other = servers.iter().find(|server| server.context.node_id != leader).unwrap();
+    let body = ask_flexible(other, 0, 10, &produce_request("three", 1, Some(one_record()))).await;
+    let answer = ProduceResponse::decode(&mut Reader::new(body), 10).unwrap();
+    let partition = &answer.responses[0].partition_responses[0];
+    assert_eq!(partition.error_code, ErrorCode::NotLeaderOrFollower.code());
+    assert_eq!((partition.current_leader.leader_id, partition.current_leader.leader_epoch), (leader.0, 0));
+    let told: Vec<i32> = answer.node_endpoints.iter().map(|endpoint| endpoint.node_id).collect();
+    assert_eq!(told, [leader.0]);
+
+    let body = ask_flexible(
+        other,
+        1,
+        16,
+        &FetchRequest {
+            topics: vec![FetchTopic {
+                topic_id: other.context.image().topic_by_name("three").unwrap().id,
+                partitions: vec![FetchPartition { current_leader_epoch: 0, ..Default::default() }],
+                ..Default::default()
+            }],
+            replica_state: ReplicaState { replica_id: 9, replica_epoch: -1 },
+            ..Default::default()
+        },
+    )
+    .await;
+    let answer = FetchResponse::decode(&mut Reader::new(body), 16).unwrap();
+    let partition = &answer.responses[0].partitions[0];
+    assert_eq!(
+        partition.error_code,
+        ErrorCode::NotLeaderOrFollower.code(),
+        "no replica reads from a follower"
+    );
+    assert_eq!((partition.current_leader.leader_id, answer.node_endpoints[0].node_id), (leader.0, leader.0));
 }
