@@ -117,6 +117,22 @@ pub struct Endpoint {
     pub security_protocol: i16,
 }
 
+/// A replica in a log directory that the broker has not told yet.
+pub(crate) const DIRECTORY_UNASSIGNED: Uuid = Uuid::ZERO;
+
+/// A replica in a log directory that is offline, of which more is not known.
+pub(crate) const DIRECTORY_LOST: Uuid = reserved_directory(1);
+
+/// A replica in a log directory that was chosen before directories had ids.
+pub(crate) const DIRECTORY_MIGRATING: Uuid = reserved_directory(2);
+
+/// Kafka's ids that stand for no directory.
+const fn reserved_directory(number: u8) -> Uuid {
+    let mut bytes = [0; 16];
+    bytes[15] = number;
+    Uuid(bytes)
+}
+
 /// What a setting may be attached to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ConfigResource {
@@ -172,9 +188,12 @@ impl Image {
         self.config_of(&ConfigResource::Topic(name.to_owned()))
     }
 
-    /// The replicas of a partition whose brokers are not there.
+    /// The replicas of a partition whose brokers are not there, or whose log directories are offline.
     pub fn offline_replicas(&self, partition: &PartitionState) -> Vec<NodeId> {
-        let is_live = |node: &NodeId| self.brokers.get(node).is_some_and(|broker| broker.is_active());
+        let is_live = |node: &NodeId| {
+            let broker = self.brokers.get(node).filter(|broker| broker.is_active());
+            broker.is_some_and(|broker| broker.has_directory(partition.directory_of(*node)))
+        };
         partition.replicas.iter().copied().filter(|node| !is_live(node)).collect()
     }
 
@@ -213,6 +232,15 @@ impl Broker {
     /// Whether it may lead partitions and be in an ISR: neither fenced nor about to stop (KIP-841).
     pub fn is_active(&self) -> bool {
         !self.fenced && !self.in_controlled_shutdown
+    }
+
+    /// Whether a replica in this one of its log directories can be read and written, as far as is known.
+    pub fn has_directory(&self, directory: Uuid) -> bool {
+        match directory {
+            DIRECTORY_LOST => false,
+            DIRECTORY_UNASSIGNED | DIRECTORY_MIGRATING => true,
+            known => self.directories.is_empty() || self.directories.contains(&known),
+        }
     }
 
     /// What it advertises for a listener.

@@ -60,6 +60,8 @@ pub(crate) struct Context {
     pub(crate) applied: Applied,
     /// Woken when a partition is to move into another log directory.
     pub(crate) moves: Notify,
+    /// Woken when the controller should hear of this broker before the next heartbeat is due.
+    pub(crate) heartbeat_now: Notify,
     /// The epoch of this broker's registration; -1 before it has one.
     pub(crate) broker_epoch: AtomicI64,
     pub(crate) clock: Arc<dyn Clock>,

@@ -114,6 +114,7 @@ for_controller! {
     BrokerRegistrationRequest 4 register_broker |it| it.error_code;
     BrokerHeartbeatRequest 1 heartbeat_broker |it| it.error_code;
     AlterPartitionRequest 3 alter_partition |it| it.error_code;
+    AssignReplicasToDirsRequest 0 assign_replicas_to_dirs |it| it.error_code;
     UnregisterBrokerRequest 0 unregister_broker |it| it.error_code;
     UpdateFeaturesRequest 2 update_features |it| it.error_code;
     ElectLeadersRequest 2 elect_leaders |it| it.error_code;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use klamm_metadata::Image;
 use klamm_model::{NodeId, TopicPartition, Uuid};
@@ -16,31 +17,43 @@ pub(crate) fn usable(store: &LogStore) -> Vec<PathBuf> {
     store.directory_ids().into_iter().map(|(path, _)| path).collect()
 }
 
-/// Log directories that this node had before and has no more, unless each of its partitions is in the others. They
-/// stay registered: if they come back, so do their partitions, and until then nothing is made in their place.
-pub(crate) fn lost(store: &LogStore, image: &Image, node: NodeId) -> Vec<Uuid> {
-    let known = image.brokers.get(&node).map(|broker| broker.directories.clone()).unwrap_or_default();
+/// Notes the log directories that this node had before and has no more, unless each of its partitions is in the
+/// others. If they come back, so do their partitions, and until then nothing is made in their place.
+pub(crate) fn note_lost(store: &LogStore, image: &Image, node: NodeId) {
+    let mut known = image.brokers.get(&node).map(|broker| broker.directories.clone()).unwrap_or_default();
+    let mut here = Vec::new();
+    for topic in image.topics.values() {
+        let replicas = topic.partitions.iter().zip(0..).filter(|(state, _)| state.replicas.contains(&node));
+        for (state, index) in replicas {
+            here.push(TopicPartition::new(topic.name.clone(), index));
+            known.extend(Some(state.directory_of(node)).filter(|id| !is_reserved(*id)));
+        }
+    }
+    known.sort();
+    known.dedup();
     let lost = store.note_known_directories(&known);
-    let mut partitions = image.topics.values().flat_map(|topic| {
-        let here = topic.partitions.iter().zip(0..).filter(|(state, _)| state.replicas.contains(&node));
-        here.map(|(_, index)| TopicPartition::new(topic.name.clone(), index))
-    });
-    if lost.is_empty() || partitions.all(|name| store.has_folder(&name)) {
-        return store.note_known_directories(&[]);
+    if lost.is_empty() || here.iter().all(|name| store.has_folder(name)) {
+        store.note_known_directories(&[]);
+        return;
     }
     tracing::warn!(
         "log directories with the ids {} are not there any more; partitions that were in them are not served",
         lost.iter().map(Uuid::to_string).collect::<Vec<_>>().join(", ")
     );
-    lost
 }
 
-/// Has the node's partitions follow when a log directory goes offline, and the node end with the last one, or with
+/// Whether an id stands for no directory. Kafka keeps the first hundred.
+fn is_reserved(id: Uuid) -> bool {
+    id.0[..15] == [0; 15] && id.0[15] < 100
+}
+
+/// Has the node's partitions follow when a log directory goes offline, the controller hear of it, and the node end with the last one, or with
 /// the first one, which holds the metadata.
-pub(crate) fn watch(context: &Context, follower: &Follower, failure: watch::Sender<Option<String>>) {
+pub(crate) fn watch(context: &Arc<Context>, follower: &Follower, failure: watch::Sender<Option<String>>) {
     let log_dirs = context.static_config.log_dirs.clone();
     let failed: parking_lot::Mutex<BTreeSet<PathBuf>> = parking_lot::Mutex::default();
     let follow = follower.directory_failed.clone();
+    let told = Arc::downgrade(context);
     context.store.on_directory_failure(move |path, reason| {
         let mut failed = failed.lock();
         failed.insert(path.to_owned());
@@ -52,5 +65,8 @@ pub(crate) fn watch(context: &Context, follower: &Follower, failure: watch::Send
             failure.send_replace(Some(format!("all log directories failed, the last one with: {reason}")));
         }
         follow.notify_one();
+        if let Some(context) = told.upgrade() {
+            context.heartbeat_now.notify_one();
+        }
     });
 }

@@ -16,6 +16,7 @@ mod context;
 mod controller_channel;
 mod coordinators;
 mod directories;
+mod directory_assignments;
 mod fetch_sessions;
 mod image_follower;
 mod isr_changes;

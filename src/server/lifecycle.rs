@@ -146,6 +146,7 @@ pub(crate) async fn stay(context: Arc<Context>, mut stop: Stop) {
         tokio::select! {
             biased;
             () = stop.requested() => return,
+            () = context.heartbeat_now.notified() => {}
             () = tokio::time::sleep(Duration::from_millis(every)) => {}
         }
         heartbeat(&context, false).await;
@@ -180,6 +181,7 @@ async fn heartbeat(context: &Context, want_shut_down: bool) -> Option<BrokerHear
         current_metadata_offset: context.image().offset,
         want_fence: false,
         want_shut_down,
+        offline_log_dirs: context.store.offline_directory_ids(),
         ..Default::default()
     };
     let answer = context.controller.ask(request, ASK_TIMEOUT).await;

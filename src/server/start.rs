@@ -25,6 +25,7 @@ use crate::context::{Context, MALFORMED_LOG_EVERY, topic_config};
 use crate::controller_channel::ControllerChannel;
 use crate::coordinators::Coordinators;
 use crate::directories;
+use crate::directory_assignments;
 use crate::fetch_sessions::FetchSessions;
 use crate::image_follower::{self, Followed, Follower};
 use crate::isr_changes::{self, IsrChanges};
@@ -169,7 +170,7 @@ impl Server {
         let context = self.context.clone();
         let (metadata, config) = (&context.metadata, &context.static_config);
         registration.cluster_id = context.store.cluster_id().to_owned();
-        registration.log_dirs.extend(directories::lost(&context.store, &metadata.image(), config.node_id));
+        directories::note_lost(&context.store, &metadata.image(), config.node_id);
         let broker_epoch = tokio::select! {
             biased;
             registered = lifecycle::register(&context, registration) => registered?,
@@ -246,6 +247,7 @@ fn compose(
         creations_under_way: CreationsUnderWay::default(),
         applied,
         moves: Notify::new(),
+        heartbeat_now: Notify::new(),
         clock: machine.clock,
         threads: machine.threads,
     };
@@ -291,6 +293,7 @@ impl Server {
         self.tasks.spawn(lifecycle::stay(self.context.clone(), self.stopping.clone()));
         self.tasks.spawn(cleaning::clean(self.context.clone(), self.stopping.clone()));
         self.tasks.spawn(moves::run(self.context.clone(), self.stopping.clone()));
+        self.tasks.spawn(directory_assignments::run(self.context.clone(), self.stopping.clone()));
     }
 
     fn serve_http(&mut self, listener: Option<Arc<dyn Listener>>) {

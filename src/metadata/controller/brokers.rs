@@ -15,6 +15,7 @@ use klamm_protocol::records::cluster_metadata::{
 };
 
 use super::ControllerContext;
+use super::directories::take_offline;
 use super::election::{Candidates, ElectionRules, PartitionTarget};
 use super::features::{ELIGIBLE_LEADERS_VERSION, initial_features};
 use crate::apply::apply_to;
@@ -104,7 +105,7 @@ fn registration_record(request: &BrokerRegistrationRequest, epoch: i64) -> Metad
     })
 }
 
-/// A broker says that it lives: it is unfenced when it has caught up and wants to be, and begins a controlled
+/// A broker says that it lives, and which of its log directories are offline. It is unfenced when it has caught up and wants to be, and begins a controlled
 /// shutdown when it asks to. After one it must register again.
 pub fn heartbeat_broker(
     image: &Image,
@@ -121,7 +122,10 @@ pub fn heartbeat_broker(
     }
     let is_caught_up = request.current_metadata_offset >= broker.epoch;
     let leaving = Candidates { leaving: Some(id), ..Candidates::default() };
-    let mut records = Vec::new();
+    let mut records = take_offline(image, context, broker, &request.offline_log_dirs);
+    let mut planned = image.clone();
+    records.iter().for_each(|record| apply_to(&mut planned, record));
+    let image = &planned;
     let mut response =
         BrokerHeartbeatResponse { is_caught_up, is_fenced: broker.fenced, ..Default::default() };
     if request.want_shut_down {

@@ -10,7 +10,9 @@ use super::ControllerContext;
 use super::features::ELIGIBLE_LEADERS_VERSION;
 use super::reassignment::Assignment;
 use crate::apply::LEADER_UNCHANGED;
-use crate::image::{Broker, ConfigResource, Image, PartitionState, RecoveryState};
+use crate::image::{
+    ConfigResource, DIRECTORY_MIGRATING, DIRECTORY_UNASSIGNED, Image, PartitionState, RecoveryState,
+};
 use crate::planted::{Planted, planted};
 
 /// How many replicas must be in sync for a record to be acknowledged to a producer that wants all of them.
@@ -18,21 +20,6 @@ pub(super) const MIN_IN_SYNC_REPLICAS: &str = "min.insync.replicas";
 
 /// Whether a replica may lead that lacks acknowledged records, when no other is left.
 pub(super) const UNCLEAN_ELECTION: &str = "unclean.leader.election.enable";
-
-/// A replica in a log directory that the broker has not told yet.
-pub(super) const DIRECTORY_UNASSIGNED: Uuid = Uuid::ZERO;
-
-/// A replica in a log directory that is offline, of which more is not known.
-pub(super) const DIRECTORY_LOST: Uuid = reserved_directory(1);
-
-/// A replica in a log directory that was chosen before directories had ids.
-pub(super) const DIRECTORY_MIGRATING: Uuid = reserved_directory(2);
-
-const fn reserved_directory(number: u8) -> Uuid {
-    let mut bytes = [0; 16];
-    bytes[15] = number;
-    Uuid(bytes)
-}
 
 /// How far an election may go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -88,22 +75,13 @@ pub(super) struct Candidates {
 }
 
 impl Candidates {
-    fn accept(&self, image: &Image, state: &PartitionState, id: NodeId, planted: Planted) -> bool {
+    fn accept(&self, image: &Image, id: NodeId, directory: Uuid, planted: Planted) -> bool {
         if self.leaving == Some(id) || self.unclean == Some(id) {
             return false;
         }
         let Some(broker) = image.brokers.get(&id) else { return false };
         let is_alive = self.arriving == Some(id) || broker.is_active() || planted!(planted, ElectFenced);
-        is_alive && has_directory(broker, state.directory_of(id))
-    }
-}
-
-/// Whether a replica in this log directory of a broker can be read and written, as far as is known.
-fn has_directory(broker: &Broker, directory: Uuid) -> bool {
-    match directory {
-        DIRECTORY_LOST => false,
-        DIRECTORY_UNASSIGNED | DIRECTORY_MIGRATING => true,
-        known => broker.directories.is_empty() || broker.directories.contains(&known),
+        is_alive && broker.has_directory(directory)
     }
 }
 
@@ -292,7 +270,7 @@ impl<'a> PartitionTarget<'a> {
     }
 
     fn is_acceptable(&self, id: NodeId) -> bool {
-        self.candidates.accept(self.image, self.state, id, self.planted)
+        self.candidates.accept(self.image, id, self.directory_of(id), self.planted)
     }
 
     /// A replica that is taken away must not go on fetching and count as one, so the leader's epoch ends too.
@@ -314,17 +292,18 @@ impl<'a> PartitionTarget<'a> {
         if *adding != self.state.adding {
             record.adding_replicas = Some(ids(adding));
         }
-        let directory = |id: &NodeId| {
-            let told = self.directories.iter().find(|(replica, _)| replica == id);
-            match told {
-                Some((_, directory)) => *directory,
-                None if self.state.replicas.contains(id) => self.state.directory_of(*id),
-                None => default_directory(self.image, *id),
-            }
-        };
-        let directories: Vec<Uuid> = replicas.iter().map(directory).collect();
+        let directories: Vec<Uuid> = replicas.iter().map(|id| self.directory_of(*id)).collect();
         if directories != self.state.directories {
             record.directories = Some(directories);
+        }
+    }
+
+    fn directory_of(&self, id: NodeId) -> Uuid {
+        let told = self.directories.iter().find(|(replica, _)| *replica == id);
+        match told {
+            Some((_, directory)) => *directory,
+            None if self.state.replicas.contains(&id) => self.state.directory_of(id),
+            None => default_directory(self.image, id),
         }
     }
 

@@ -9,6 +9,7 @@ mod configs;
 mod create_partitions;
 mod create_topics;
 mod delete_topics;
+mod directories;
 mod elect_leaders;
 mod election;
 pub(crate) mod features;
@@ -31,6 +32,7 @@ pub use configs::{alter_configs, incremental_alter_configs};
 pub use create_partitions::create_partitions;
 pub use create_topics::{InternalTopic, create_topics, request_for_auto_creation};
 pub use delete_topics::delete_topics;
+pub use directories::assign_replicas_to_dirs;
 pub use elect_leaders::{REBALANCED_MAX, elect_leaders, rebalance_leaders, refuse_elections};
 pub use partition_reassignments::{
     alter_partition_reassignments, list_partition_reassignments, refuse_reassignments,

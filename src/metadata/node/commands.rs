@@ -11,6 +11,9 @@ use klamm_protocol::messages::alter_partition::{AlterPartitionRequest, AlterPart
 use klamm_protocol::messages::alter_partition_reassignments::{
     AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse,
 };
+use klamm_protocol::messages::assign_replicas_to_dirs::{
+    AssignReplicasToDirsRequest, AssignReplicasToDirsResponse,
+};
 use klamm_protocol::messages::broker_heartbeat::{BrokerHeartbeatRequest, BrokerHeartbeatResponse};
 use klamm_protocol::messages::broker_registration::{BrokerRegistrationRequest, BrokerRegistrationResponse};
 use klamm_protocol::messages::create_partitions::{
@@ -230,6 +233,20 @@ impl Decisions<'_> {
             self.submit(move |image, context| controller::alter_partition(image, context, &request)).await;
         decided
             .unwrap_or_else(|error| AlterPartitionResponse { error_code: error.code(), ..Default::default() })
+    }
+
+    /// AssignReplicasToDirs.
+    pub async fn assign_replicas_to_dirs(
+        &self,
+        request: AssignReplicasToDirsRequest,
+    ) -> AssignReplicasToDirsResponse {
+        let decided = self
+            .submit(move |image, context| controller::assign_replicas_to_dirs(image, context, &request))
+            .await;
+        decided.unwrap_or_else(|error| AssignReplicasToDirsResponse {
+            error_code: error.code(),
+            ..Default::default()
+        })
     }
 
     /// UpdateFeatures.

@@ -9,6 +9,7 @@ mod alter_partition;
 mod alter_partition_reassignments;
 mod alter_replica_log_dirs;
 mod api_versions;
+mod assign_replicas_to_dirs;
 mod broker_heartbeat;
 mod broker_registration;
 mod create_partitions;
@@ -207,6 +208,7 @@ pub(crate) static TABLE: &[Entry] = &[
     row!(Serial BrokerRegistration, 0..=4, broker_registration, BrokerRegistrationRequest),
     row!(Serial BrokerHeartbeat, 0..=1, broker_heartbeat, BrokerHeartbeatRequest),
     row!(Serial AllocateProducerIds, 0..=0, allocate_producer_ids, AllocateProducerIdsRequest),
+    row!(Serial AssignReplicasToDirs, 0..=0, assign_replicas_to_dirs, AssignReplicasToDirsRequest),
     row!(Serial DescribeProducers, 0..=0, describe_producers, DescribeProducersRequest),
     row!(Serial DescribeTransactions, 0..=0, describe_transactions, DescribeTransactionsRequest),
     row!(Serial ListTransactions, 0..=1, list_transactions, ListTransactionsRequest),

@@ -314,6 +314,17 @@ impl LogStore {
         lost
     }
 
+    /// The ids of the directories that went offline since the start.
+    pub fn offline_directory_ids(&self) -> Vec<Uuid> {
+        let online: Vec<Uuid> = self.shared.online().map(|directory| directory.id).collect();
+        self.shared
+            .directories
+            .iter()
+            .map(|directory| directory.id)
+            .filter(|id| !online.contains(id))
+            .collect()
+    }
+
     /// Whether a directory that works has a folder of this partition.
     pub fn has_folder(&self, tp: &TopicPartition) -> bool {
         let disk = &*self.shared.environment.disk;

@@ -14,7 +14,7 @@ macro_rules! scripts {
     )*};
 }
 
-scripts! { elections eligible_leaders reassignments features }
+scripts! { elections eligible_leaders reassignments features directories }
 
 fn check(name: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/decisions/scripts").join(name);

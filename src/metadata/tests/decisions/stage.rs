@@ -13,6 +13,9 @@ use klamm_protocol::messages::alter_partition::{
 use klamm_protocol::messages::alter_partition_reassignments::{
     AlterPartitionReassignmentsRequest, ReassignablePartition, ReassignableTopic,
 };
+use klamm_protocol::messages::assign_replicas_to_dirs::{
+    self, AssignReplicasToDirsRequest, DirectoryDataRequest,
+};
 use klamm_protocol::messages::broker_registration::{BrokerRegistrationRequest, Feature};
 use klamm_protocol::messages::create_topics::{
     CreatableReplicaAssignment, CreatableTopic, CreatableTopicConfig, CreateTopicsRequest,
@@ -71,6 +74,11 @@ impl<'a> Words<'a> {
     }
 }
 
+/// The id of a broker's log directory by its number.
+fn directory(broker: i32, number: u8) -> Uuid {
+    Uuid([broker as u8 * 16 + number; 16])
+}
+
 fn numbers(text: &str, separator: char) -> Vec<i32> {
     let parts = text.split(separator).filter(|part| !part.is_empty());
     parts.map(|part| part.parse().expect("a number")).collect()
@@ -113,7 +121,8 @@ impl Stage {
     /// Runs one command. The error is what must not have happened.
     ///
     /// - `start ID… `: brokers register and are unfenced
-    /// - `register ID [clean|unclean] [old] [rack=R] [dirs=N]`, `beat ID [fence] [stop] [behind] [epoch=E]`
+    /// - `register ID [clean|unclean] [old] [rack=R] [dirs=N]`, `beat ID [fence] [stop] [behind] [epoch=E] [offline=DIRECTORY]`
+    /// - `assign ID DIRECTORY TOPIC-PARTITION…`: where its replicas are
     /// - `fence ID…`: their sessions end; `fence ID epoch=E`
     /// - `unregister ID`
     /// - `create TOPIC 1:2:3,2:3:1 key=value…`
@@ -143,6 +152,7 @@ impl Stage {
             "beat" => self.beat(&words),
             "fence" => self.fence(&words),
             "unregister" => self.unregister(&words),
+            "assign" => self.assign(&words),
             "create" => self.create(&words),
             "isr" => self.alter_partition(&words),
             "config" => self.configure(&words),
@@ -171,7 +181,7 @@ impl Stage {
         self.runs += 1;
         let known = self.image.brokers.get(&NodeId(id)).map_or(-1, |broker| broker.epoch);
         let is_clean = !words.has("unclean");
-        let directory = |number| Uuid([id as u8 * 16 + number; 16]);
+        let directory = |number| directory(id, number);
         let feature = |(name, lowest, highest): &(&str, i16, i16)| Feature {
             name: (*name).to_owned(),
             min_supported_version: *lowest,
@@ -209,6 +219,11 @@ impl Stage {
             current_metadata_offset: if words.has("behind") { epoch - 1 } else { self.image.offset },
             want_fence: words.has("fence"),
             want_shut_down: words.has("stop"),
+            offline_log_dirs: words
+                .number("offline")
+                .map(|number| directory(id, number))
+                .into_iter()
+                .collect(),
             ..Default::default()
         };
         let (records, reply) = controller::heartbeat_broker(&self.image, &self.context(), &request);
@@ -234,6 +249,35 @@ impl Stage {
         let request = UnregisterBrokerRequest { broker_id: words.node(1) };
         let (records, reply) = controller::unregister_broker(&self.image, &self.context(), &request);
         (code(reply.error_code), records)
+    }
+
+    fn assign(&self, words: &Words<'_>) -> Outcome {
+        let id = words.node(1);
+        let topics = words.plain[3..].iter().map(|name| {
+            let (topic, index) = name.rsplit_once('-').expect("TOPIC-PARTITION");
+            let partitions = numbers(index, ',').into_iter();
+            assign_replicas_to_dirs::TopicDataRequest {
+                topic_id: self.image.topic_ids.get(topic).copied().unwrap_or(Uuid([99; 16])),
+                partitions: partitions
+                    .map(|partition_index| assign_replicas_to_dirs::PartitionDataRequest { partition_index })
+                    .collect(),
+            }
+        });
+        let request = AssignReplicasToDirsRequest {
+            broker_id: id,
+            broker_epoch: words
+                .number("epoch")
+                .unwrap_or(self.image.brokers.get(&NodeId(id)).map_or(-1, |broker| broker.epoch)),
+            directories: vec![DirectoryDataRequest {
+                id: directory(id, words.plain[2].parse().expect("a directory's number")),
+                topics: topics.collect(),
+            }],
+        };
+        let (records, reply) = controller::assign_replicas_to_dirs(&self.image, &self.context(), &request);
+        let each = reply.directories.iter().flat_map(|directory| &directory.topics);
+        let codes = each.flat_map(|topic| topic.partitions.iter().map(|partition| partition.error_code));
+        let codes = [reply.error_code].into_iter().chain(codes).filter(|code| *code != 0).map(code);
+        (codes.collect::<Vec<_>>().join(", "), records)
     }
 
     fn create(&self, words: &Words<'_>) -> Outcome {
