@@ -11,6 +11,7 @@ use klamm_io::Clock;
 use klamm_model::NodeId;
 use openraft::ChangeMembers;
 use openraft::async_runtime::watch::WatchReceiver;
+use openraft::errors::{ClientWriteError, RaftError};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
@@ -163,13 +164,13 @@ impl Members {
                 }
                 tracing::info!("node {} with directory {} joins at {node}", key.id, key.directory_id);
                 if let Err(why) = self.change(ChangeMembers::AddNodes(BTreeMap::from([(key, node)]))).await {
-                    return Ok(JoinAnswer::Pending(why));
+                    return Ok(JoinAnswer::Pending(why.to_string()));
                 }
             }
             Some(known) if *known != node && !node.host.is_empty() => {
                 tracing::info!("node {} has moved from {known} to {node}", key.id);
                 if let Err(why) = self.change(ChangeMembers::SetNodes(BTreeMap::from([(key, node)]))).await {
-                    return Ok(JoinAnswer::Pending(why));
+                    return Ok(JoinAnswer::Pending(why.to_string()));
                 }
             }
             Some(_) => {}
@@ -257,7 +258,7 @@ impl Members {
     }
 
     /// Forgets learners that are an earlier directory of a node.
-    async fn remove_predecessors(&self, key: ReplicaKey) -> Result<(), String> {
+    async fn remove_predecessors(&self, key: ReplicaKey) -> Result<(), ChangeError> {
         let membership = self.membership();
         let old: BTreeSet<ReplicaKey> =
             membership.learner_ids().filter(|learner| learner.id == key.id && *learner != key).collect();
@@ -273,13 +274,14 @@ impl Members {
         matched.is_some_and(|matched| matched.index + ENTRIES_LACKED_MAX >= last)
     }
 
-    /// Changes the members. The error says why it is not done yet.
-    async fn change(&self, change: ChangeMembers<ReplicaKey, VoterNode>) -> Result<(), String> {
+    /// Changes the members.
+    async fn change(&self, change: ChangeMembers<ReplicaKey, VoterNode>) -> Result<(), ChangeError> {
         let changed = self.raft.change_membership(change, false);
         match tokio::time::timeout(CHANGE_TIMEOUT, changed).await {
             Ok(Ok(_)) => Ok(()),
-            Ok(Err(error)) => Err(error.to_string()),
-            Err(_) => Err("a majority of the voters does not answer".to_owned()),
+            Ok(Err(RaftError::APIError(ClientWriteError::ForwardToLeader(_)))) => Err(ChangeError::NotLeader),
+            Ok(Err(error)) => Err(ChangeError::Failed(error.to_string())),
+            Err(_) => Err(ChangeError::NoMajority),
         }
     }
 
@@ -312,12 +314,12 @@ impl Members {
         let there = self.check_is_there(&membership, key, address.clone()).await;
         there.map_err(VoterChangeError::Invalid)?.map_err(VoterChangeError::TimedOut)?;
         let nodes = BTreeMap::from([(key, VoterNode { host: address.0, port: address.1 })]);
-        self.change(ChangeMembers::SetNodes(nodes)).await.map_err(VoterChangeError::TimedOut)?;
+        self.change(ChangeMembers::SetNodes(nodes)).await?;
         while !self.has_caught_up(key) {
             tokio::time::sleep(CATCH_UP_PAUSE).await;
         }
         let added = self.change(ChangeMembers::AddVoterIds(BTreeSet::from([key]))).await;
-        added.map_err(VoterChangeError::TimedOut)
+        Ok(added?)
     }
 
     async fn remove_voter(&self, key: ReplicaKey) -> Result<(), VoterChangeError> {
@@ -329,7 +331,7 @@ impl Members {
             return Err(VoterChangeError::Last(key));
         }
         let removed = self.change(ChangeMembers::RemoveVoters(BTreeSet::from([key]))).await;
-        removed.map_err(VoterChangeError::TimedOut)
+        Ok(removed?)
     }
 
     async fn move_voter(&self, key: ReplicaKey, address: (String, u16)) -> Result<(), VoterChangeError> {
@@ -337,7 +339,7 @@ impl Members {
             return Err(VoterChangeError::NotFound(key));
         }
         let nodes = BTreeMap::from([(key, VoterNode { host: address.0, port: address.1 })]);
-        self.change(ChangeMembers::SetNodes(nodes)).await.map_err(VoterChangeError::TimedOut)
+        Ok(self.change(ChangeMembers::SetNodes(nodes)).await?)
     }
 
     /// Who has how much of the log; `None` where this node does not lead.
@@ -364,11 +366,31 @@ impl Members {
     }
 }
 
+/// Why the members were not changed, yet.
+#[derive(Debug, thiserror::Error)]
+enum ChangeError {
+    #[error("this node leads no more")]
+    NotLeader,
+    #[error("{0}")]
+    Failed(String),
+    #[error("a majority of the voters does not answer")]
+    NoMajority,
+}
+
+impl From<ChangeError> for VoterChangeError {
+    fn from(error: ChangeError) -> VoterChangeError {
+        match error {
+            ChangeError::NotLeader => VoterChangeError::NotLeader,
+            error => VoterChangeError::TimedOut(error.to_string()),
+        }
+    }
+}
+
 /// How many nodes are remembered that were told to wait.
 const TOLD_MAX: usize = 100;
 
-fn done(changed: Result<(), String>) -> JoinAnswer {
-    changed.map_or_else(JoinAnswer::Pending, |()| JoinAnswer::Done)
+fn done(changed: Result<(), ChangeError>) -> JoinAnswer {
+    changed.map_or_else(|why| JoinAnswer::Pending(why.to_string()), |()| JoinAnswer::Done)
 }
 
 pub(super) fn address_of(node: &VoterNode) -> (String, u16) {

@@ -60,7 +60,9 @@ pub(super) fn quorum_state(raft: &Raft, caught_up: &CaughtUp, now_ms: TimestampM
     let metrics = raft.metrics();
     let metrics = metrics.borrow_watched();
     let leader = metrics.current_leader.filter(|leader| *leader == metrics.id)?;
-    let membership = metrics.membership_config.membership();
+    let membership = metrics.committed_membership_config.membership();
+    // While the voters are being changed, which takes two steps, those before the change are told.
+    let voters = membership.get_joint_config().first().cloned().unwrap_or_default();
     let end = |index: Option<u64>| index.map_or(0, |index| index as Offset + 1);
     let progress = |key: ReplicaKey| {
         if key == leader {
@@ -95,8 +97,13 @@ pub(super) fn quorum_state(raft: &Raft, caught_up: &CaughtUp, now_ms: TimestampM
         leader,
         leader_epoch: i32::try_from(metrics.current_term).unwrap_or(i32::MAX),
         high_watermark: end(metrics.local_committed.map(|committed| committed.index)),
-        voters: membership.voter_ids().map(progress).collect(),
-        observers: membership.learner_ids().map(progress).collect(),
-        addresses: membership.voter_ids().filter_map(address).collect(),
+        observers: membership
+            .nodes()
+            .map(|(key, _)| *key)
+            .filter(|key| !voters.contains(key))
+            .map(progress)
+            .collect(),
+        addresses: voters.iter().copied().filter_map(address).collect(),
+        voters: voters.into_iter().map(progress).collect(),
     })
 }

@@ -107,9 +107,9 @@ impl Machine {
             defaults: TopicDefaults::default(),
             rules: Arc::new(KafkaRules::new(Arc::new(BrokerConfig::defaults()))),
             quorum: QuorumSettings {
-                heartbeat: Duration::from_millis(50),
-                election_timeout_min: Duration::from_millis(200),
-                election_timeout_max: Duration::from_millis(400),
+                heartbeat: Duration::from_millis(100),
+                election_timeout_min: Duration::from_millis(500),
+                election_timeout_max: Duration::from_millis(1000),
                 ..QuorumSettings::default()
             },
         }
