@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use klamm_model::TimestampType;
+use klamm_model::{NodeId, TimestampType};
 
 use crate::broker::BrokerConfig;
 use crate::kafka_version::magic_of;
@@ -116,6 +116,42 @@ pub struct TopicConfig {
     pub segment_ms: i64,
     /// `unclean.leader.election.enable`
     pub unclean_leader_election_enable: bool,
+    /// `leader.replication.throttled.replicas`
+    pub leader_throttled: ThrottledReplicas,
+    /// `follower.replication.throttled.replicas`
+    pub follower_throttled: ThrottledReplicas,
+}
+
+/// The replicas of a topic whose replication is limited.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ThrottledReplicas {
+    /// All of them.
+    All,
+    /// These: partition and broker.
+    Some(Vec<(i32, i32)>),
+}
+
+impl ThrottledReplicas {
+    /// From a list that was validated: `*`, or pairs like `0:1`.
+    fn parse(text: &str) -> ThrottledReplicas {
+        let items = list_items(text);
+        if items.contains(&"*") {
+            return ThrottledReplicas::All;
+        }
+        let pair = |item: &str| {
+            let (partition, broker) = item.split_once(':')?;
+            Some((partition.trim().parse().ok()?, broker.trim().parse().ok()?))
+        };
+        ThrottledReplicas::Some(items.into_iter().filter_map(pair).collect())
+    }
+
+    /// Whether the replica of a partition on a broker is one of them.
+    pub fn holds(&self, partition: i32, broker: NodeId) -> bool {
+        match self {
+            ThrottledReplicas::All => true,
+            ThrottledReplicas::Some(pairs) => pairs.contains(&(partition, broker.0)),
+        }
+    }
 }
 
 impl TopicConfig {
@@ -179,6 +215,8 @@ impl TopicConfig {
             segment_jitter_ms: long("segment.jitter.ms"),
             segment_ms: long("segment.ms"),
             unclean_leader_election_enable: boolean("unclean.leader.election.enable"),
+            leader_throttled: ThrottledReplicas::parse(&text("leader.replication.throttled.replicas")),
+            follower_throttled: ThrottledReplicas::parse(&text("follower.replication.throttled.replicas")),
         }
     }
 }

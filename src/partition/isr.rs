@@ -142,6 +142,21 @@ impl Partition {
             && leader.may_join(node, &self.brokers)
     }
 
+    /// Whether a replica is in sync, as far as its leader knows.
+    pub fn is_in_sync(&self, node: NodeId) -> bool {
+        matches!(&self.state.lock().role, Role::Leader(leader) if leader.isr().contains(&node))
+    }
+
+    /// How many offsets the follower that is furthest behind lacks, as far as its leader knows.
+    pub fn follower_lag_max(&self) -> Offset {
+        let log = self.log();
+        let (start, end) = (log.log_start_offset(), log.log_end_offset());
+        match &self.state.lock().role {
+            Role::Leader(leader) => leader.log_ends().map(|at| end - at.clamp(start, end)).max().unwrap_or(0),
+            _ => 0,
+        }
+    }
+
     /// Whether a change still waits for its answer: newer metadata may have overtaken it.
     pub fn awaits_answer(&self, change: &IsrChange) -> bool {
         let state = self.state.lock();

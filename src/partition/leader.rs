@@ -51,6 +51,11 @@ impl LeaderState {
         self.followers.iter().find(|follower| follower.node == node)
     }
 
+    /// What each follower has; -1 of those that have not fetched.
+    pub(crate) fn log_ends(&self) -> impl Iterator<Item = Offset> {
+        self.followers.iter().map(|follower| follower.log_end)
+    }
+
     /// `min.insync.replicas`, but never more than there are replicas (KIP-966).
     pub(crate) fn min_in_sync(&self, settings: &PartitionSettings) -> usize {
         settings.in_sync_replicas_min.min(self.replicas.len())

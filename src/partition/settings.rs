@@ -29,6 +29,10 @@ pub struct PartitionSettings {
     pub in_sync_replicas_min: usize,
     /// `replica.lag.time.max.ms`.
     pub replica_lag_max_ms: u64,
+    /// Whether `leader.replication.throttled.replicas` names this replica.
+    pub is_throttled_as_leader: bool,
+    /// Whether `follower.replication.throttled.replicas` names it.
+    pub is_throttled_as_follower: bool,
 }
 
 impl Default for PartitionSettings {
@@ -46,6 +50,8 @@ impl Default for PartitionSettings {
             expanded_bytes_max: klamm_records::compression::EXPANDED_BYTES_MAX,
             in_sync_replicas_min: 1,
             replica_lag_max_ms: 30_000,
+            is_throttled_as_leader: false,
+            is_throttled_as_follower: false,
         }
     }
 }

@@ -22,6 +22,9 @@ pub(crate) fn update_config(context: &Context, image: &Image) {
     let dynamic = DynamicConfigs { broker: Some(&broker), cluster: Some(&cluster) };
     let config = context.static_config.with_dynamic(&dynamic);
     context.store.set_cordoned(cordoned(context, image));
+    let (now, rate) = (context.clock.monotonic(), |key| context.broker_setting(image, key)?.parse().ok());
+    context.leader_throttle.set_rate(rate("leader.replication.throttled.rate"), now);
+    context.follower_throttle.set_rate(rate("follower.replication.throttled.rate"), now);
     // Most images change no setting, and what is said of a wrong one is said once.
     if config != *context.config() {
         context.connections.set_limits(Limits::of(&config));

@@ -29,6 +29,7 @@ use crate::metrics::Metrics;
 use crate::partition_table::PartitionTable;
 use crate::producer_ids::ProducerIds;
 use crate::replica_fetcher::ReplicaFetchers;
+use crate::replication_throttle::ReplicationThrottle;
 use crate::topic_creation::CreationsUnderWay;
 
 /// Everything that handlers share. It holds no rules of its own.
@@ -47,6 +48,8 @@ pub(crate) struct Context {
     pub(crate) fetch_sessions: FetchSessions,
     pub(crate) replica_fetchers: Arc<ReplicaFetchers>,
     pub(crate) isr_changes: IsrChanges,
+    pub(crate) leader_throttle: ReplicationThrottle,
+    pub(crate) follower_throttle: ReplicationThrottle,
     /// For questions that other brokers answer at once.
     pub(crate) questions: BrokerChannel,
     pub(crate) markers: MarkerChannel,

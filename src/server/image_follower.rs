@@ -401,7 +401,12 @@ impl Follower {
         state: &PartitionState,
         config: &TopicConfig,
     ) -> Result<Arc<Partition>, StorageError> {
-        let settings = partition_settings(&topic.name, config, &self.static_config);
+        let (node, index) = (self.node_id, name.partition);
+        let settings = PartitionSettings {
+            is_throttled_as_leader: config.leader_throttled.holds(index, node),
+            is_throttled_as_follower: config.follower_throttled.holds(index, node),
+            ..partition_settings(&topic.name, config, &self.static_config)
+        };
         let partition = match known {
             Some(partition) => {
                 partition.update_settings(settings);
@@ -523,5 +528,6 @@ fn partition_settings(topic: &str, config: &TopicConfig, broker: &BrokerConfig) 
         expanded_bytes_max: usize::try_from(config.max_decompressed_message_bytes).unwrap_or(0),
         in_sync_replicas_min: usize::try_from(config.min_insync_replicas).unwrap_or(1),
         replica_lag_max_ms: u64::try_from(broker.replica_lag_time_max_ms).unwrap_or(u64::MAX),
+        ..PartitionSettings::default()
     }
 }

@@ -33,6 +33,7 @@ mod pipeline;
 mod producer_ids;
 mod release;
 mod replica_fetcher;
+mod replication_throttle;
 mod shown_records;
 mod start;
 mod stop;

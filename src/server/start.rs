@@ -39,6 +39,7 @@ use crate::partition_table::PartitionTable;
 use crate::peers::{LostConnections, Peers, QuorumCarrier};
 use crate::producer_ids::ProducerIds;
 use crate::replica_fetcher::{self, ReplicaFetchers};
+use crate::replication_throttle::ReplicationThrottle;
 use crate::stop::Stop;
 use crate::strays;
 use crate::suspicion;
@@ -227,6 +228,8 @@ fn compose(
         fetch_sessions: fetch_sessions(&config, &machine),
         replica_fetchers,
         isr_changes: IsrChanges::default(),
+        leader_throttle: ReplicationThrottle::default(),
+        follower_throttle: ReplicationThrottle::default(),
         questions: BrokerChannel::new(machine.network.clone(), format!("broker-{node_id}-questions")),
         markers: MarkerChannel::new(machine.network.clone(), node_id),
         connections: Connections::new(Limits::of(&config)),

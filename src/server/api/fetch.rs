@@ -90,6 +90,8 @@ enum Found {
     Read {
         read: PartitionRead,
         records: Records,
+        /// Whether they count for the throttle of replicas that catch up.
+        is_throttled: bool,
     },
     /// The client had better read from another replica.
     Elsewhere {
@@ -129,6 +131,7 @@ pub(crate) fn answer(context: Arc<Context>, call: Call, mut reader: Reader) -> A
         };
         let limits = limits(&context, &call, &request);
         let found = read_all(&context, &call, &wanted, &limits).await;
+        count_throttled(&context, &found);
         compose(&context, &call, &kind, &wanted, found).map(Some)
     })
 }
@@ -228,10 +231,27 @@ async fn read_all(context: &Context, call: &Call, wanted: &[Wanted], limits: &Li
     loop {
         register(&context.partitions.load(), wanted, &wake);
         let (found, enough) = read_once(&asked, wanted);
-        if enough || tokio::time::timeout_at(deadline, wake.notified()).await.is_err() {
+        if enough {
+            return found;
+        }
+        // Replicas that are throttled are read again when more may be sent.
+        let is_throttled = |found: &Found| matches!(found, Found::Read { is_throttled: true, .. });
+        let pause = context.leader_throttle.wait(context.clock.monotonic());
+        let pause = pause.filter(|_| found.iter().any(is_throttled));
+        let until = pause.map_or(deadline, |pause| deadline.min(tokio::time::Instant::now() + pause));
+        if tokio::time::timeout_at(until, wake.notified()).await.is_err() && until == deadline {
             return found;
         }
     }
+}
+
+/// Counts what goes to replicas that are throttled.
+fn count_throttled(context: &Context, found: &[Found]) {
+    let bytes = found.iter().map(|found| match found {
+        Found::Read { records, is_throttled: true, .. } => records.len(),
+        _ => 0,
+    });
+    context.leader_throttle.count(bytes.sum(), context.clock.monotonic());
 }
 
 fn register(table: &Table, wanted: &[Wanted], wake: &Arc<Notify>) {
@@ -266,7 +286,7 @@ fn read_once(asked: &Asked<'_>, wanted: &[Wanted]) -> (Vec<Found>, bool) {
             }
         };
         match &one {
-            Found::Read { records, read } => {
+            Found::Read { records, read, .. } => {
                 bytes += records.len();
                 enough |= read.diverging.is_some() || matches!(records, Records::Refused(_));
                 // Acknowledgements and the other replicas' readers wait for the high watermark.
@@ -327,11 +347,18 @@ fn read_partition(asked: &Asked<'_>, partition: &Arc<Partition>, wanted: &Wanted
     match read {
         Err(error) => Found::Failed(error),
         Ok(mut read) => {
+            // As in Kafka, replicas in sync are never held up: acknowledgements wait for them.
+            let is_throttled = limits.follower.is_some_and(|replica| {
+                partition.settings().is_throttled_as_leader && !partition.is_in_sync(replica.node)
+            });
+            if is_throttled && context.leader_throttle.wait(context.clock.monotonic()).is_some() {
+                read.slice = None;
+            }
             let is_for_follower = limits.who == Who::Follower;
             let shown = ToShow { slice: read.slice.take(), bytes_max, is_for_follower };
             let records = shown_records::show(call.version, partition, wanted.fetch_offset, &options, shown);
             match records {
-                Ok(records) => Found::Read { read, records },
+                Ok(records) => Found::Read { read, records, is_throttled },
                 Err(error) => Found::Failed(error.into()),
             }
         }
@@ -399,7 +426,7 @@ fn compose(
 
 fn is_told(kind: &Kind, wanted: &Wanted, found: &Found) -> bool {
     let told = |session: &Session| match found {
-        Found::Read { read, records } => {
+        Found::Read { read, records, .. } => {
             let told =
                 Told { high_watermark: read.offsets.high_watermark, log_start: read.offsets.log_start };
             let is_error = matches!(records, Records::Refused(_)) || read.diverging.is_some();
@@ -442,7 +469,7 @@ fn partition_data(index: i32, found: Found, slices: &mut Vec<LogSlice>) -> Parti
             ..nothing()
         },
         Found::Failed(error) => PartitionData { error_code: error.code().code(), ..nothing() },
-        Found::Read { read, records } => {
+        Found::Read { read, records, .. } => {
             let mut data = PartitionData {
                 high_watermark: read.offsets.high_watermark,
                 last_stable_offset: read.offsets.last_stable,

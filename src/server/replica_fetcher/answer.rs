@@ -9,12 +9,23 @@ use std::sync::Arc;
 
 /// What is to be done next about a partition.
 pub(super) enum Next {
-    /// To fetch on, when a sync that has to come before is done.
-    FetchOn(Option<BoxFuture<'static, Result<(), StorageError>>>),
+    /// To fetch on.
+    FetchOn(Taken),
     /// To ask the leader where its log begins and ends: this one has nothing in common with it.
     AskForOffsets,
     /// To wait, and ask again: the leader or this node does not know the latest metadata yet, or the log failed.
     Wait(String),
+}
+
+/// What came with an answer.
+#[derive(Default)]
+pub(super) struct Taken {
+    /// The sync that has to come before the next fetch, if it has to.
+    pub(super) sync: Option<BoxFuture<'static, Result<(), StorageError>>>,
+    /// How many bytes of records.
+    pub(super) bytes: usize,
+    /// Whether records are missing that the leader has committed.
+    pub(super) is_behind: bool,
 }
 
 /// What is asked of a leader about a partition next.
@@ -50,7 +61,7 @@ pub(super) fn take(partition: &Arc<Partition>, asked: &FetchPartition, data: Par
                     diverging.0,
                     diverging.1
                 );
-                Next::FetchOn(None)
+                Next::FetchOn(Taken::default())
             }
             Err(error) => failed(partition, &error),
         };
@@ -62,10 +73,15 @@ pub(super) fn take(partition: &Arc<Partition>, asked: &FetchPartition, data: Par
         high_watermark: data.high_watermark,
         log_start: data.log_start_offset,
     };
+    let bytes = fetched.records.len();
     match partition.append_as_follower(fetched) {
         Ok(appended) => {
             let syncs_first = appended.flush_due.comes_before_answer(-1);
-            Next::FetchOn(syncs_first.then(|| partition.flush()))
+            Next::FetchOn(Taken {
+                sync: syncs_first.then(|| partition.flush()),
+                bytes,
+                is_behind: partition.offsets().log_end < data.high_watermark,
+            })
         }
         Err(error) => failed(partition, &error),
     }
@@ -90,7 +106,7 @@ pub(super) fn take_offsets(
     } else {
         return Next::Wait(format!("the leader has no offset {end}, but holds {earliest} to {latest}"));
     };
-    done.map_or_else(|error| failed(partition, &error), |()| Next::FetchOn(None))
+    done.map_or_else(|error| failed(partition, &error), |()| Next::FetchOn(Taken::default()))
 }
 
 fn failed(partition: &Partition, error: &ReplicationError) -> Next {

@@ -274,10 +274,21 @@ impl Fetcher {
         for (key, next) in next {
             let Some(followed) = self.followed.get_mut(&key) else { continue };
             match next {
-                Next::FetchOn(sync) => {
+                Next::FetchOn(taken) => {
                     followed.pause.end();
-                    syncs.extend(sync.map(|sync| (key, sync)));
-                    self.ask_for(key);
+                    syncs.extend(taken.sync.map(|sync| (key, sync)));
+                    let throttle = &self.context.follower_throttle;
+                    let is_throttled = followed.partition.settings().is_throttled_as_follower;
+                    if is_throttled {
+                        throttle.count(taken.bytes, now);
+                    }
+                    match throttle.wait(now).filter(|_| is_throttled && taken.is_behind) {
+                        Some(wait) => {
+                            followed.pause.until = Some(now + wait);
+                            self.session.remove(&key);
+                        }
+                        None => self.ask_for(key),
+                    }
                 }
                 Next::Wait(why) => {
                     let name = followed.partition.topic_partition();

@@ -27,6 +27,7 @@ fn config(id: usize, ports: &[u16], session_timeout_ms: u32) -> BrokerConfig {
         ("controller.listener.names", "CONTROLLER".to_owned()),
         ("log.dirs", "/data".to_owned()),
         ("broker.rack", format!("rack-{id}")),
+        ("replica.fetch.max.bytes", "65536".to_owned()),
         ("replica.selector.class", "org.apache.kafka.common.replica.RackAwareReplicaSelector".to_owned()),
         ("broker.heartbeat.interval.ms", "100".to_owned()),
         ("broker.session.timeout.ms", session_timeout_ms.to_string()),

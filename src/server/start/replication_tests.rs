@@ -11,6 +11,9 @@ use klamm_protocol::messages::end_txn::{EndTxnRequest, EndTxnResponse};
 use klamm_protocol::messages::fetch::{
     FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData, ReplicaState,
 };
+use klamm_protocol::messages::incremental_alter_configs::{
+    AlterConfigsResource, AlterableConfig, IncrementalAlterConfigsRequest,
+};
 use klamm_protocol::messages::init_producer_id::{InitProducerIdRequest, InitProducerIdResponse};
 use klamm_protocol::messages::produce::{
     PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData,
@@ -371,4 +374,44 @@ async fn a_node_that_does_not_lead_tells_who_does() {
         "no replica reads from a follower"
     );
     assert_eq!((partition.current_leader.leader_id, answer.node_endpoints[0].node_id), (leader.0, leader.0));
+}
+
+/// A new replica takes its records no faster than the throttle allows, so that clients keep the rest of the network.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_replica_is_filled_no_faster_than_the_throttle_allows() {
+    let Cluster { servers, .. } = &Cluster::start().await;
+    let all =
+        [("leader.replication.throttled.replicas", "*"), ("follower.replication.throttled.replicas", "*")];
+    create(servers, "three", &all).await;
+    move_to(servers, "three", &[1]).await;
+    until_led(servers, "three", 1).await;
+    let old = servers.iter().find(|server| server.context.node_id.0 == 1).unwrap();
+    for _ in 0..20 {
+        let mut batch = BatchBuilder::v2(BatchSettings::default());
+        batch.append(1, None, Some(&[7; 20_000]), &[]);
+        let request = produce_request("three", -1, Some(RecordsField::from(batch.build())));
+        let body = ask(clients_address(old), 0, 8, &request).await;
+        let answer = ProduceResponse::decode(&mut Reader::new(body), 8).unwrap();
+        assert_eq!(answer.responses[0].partition_responses[0].error_code, 0);
+    }
+    for side in ["leader", "follower"] {
+        let config = AlterableConfig {
+            name: format!("{side}.replication.throttled.rate"),
+            config_operation: 0,
+            value: Some("100000".to_owned()),
+        };
+        let resource =
+            AlterConfigsResource { resource_type: 4, resource_name: String::new(), configs: vec![config] };
+        let request = IncrementalAlterConfigsRequest { resources: vec![resource], validate_only: false };
+        let answer = old.context.controller.ask(request, Duration::from_secs(10)).await;
+        assert_eq!(answer.responses[0].error_code, 0);
+    }
+    for server in servers {
+        server.context.await_applied(10_000).await;
+    }
+    let begun = tokio::time::Instant::now();
+    move_to(servers, "three", &[2]).await;
+    until_led(servers, "three", 2).await;
+    // 400 KB: a second's worth and a fetch's at once, the rest at the rate.
+    assert!(begun.elapsed() > Duration::from_secs(2), "it took {:?}", begun.elapsed());
 }
