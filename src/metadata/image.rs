@@ -197,6 +197,14 @@ impl Image {
         partition.replicas.iter().copied().filter(|node| !is_live(node)).collect()
     }
 
+    /// Whom clients are told to bring to what the controller decides: the controller, where it is a broker that serves
+    /// them, else one that does and passes it on. A client waits minutes for a controller that is not among the
+    /// brokers that it was told of.
+    pub fn controller_for_clients(&self) -> Option<NodeId> {
+        let is_served = |node: &NodeId| self.live_brokers().any(|broker| broker.id == *node);
+        self.controller.filter(is_served).or_else(|| self.live_brokers().next().map(|broker| broker.id))
+    }
+
     /// The brokers that may lead and serve.
     pub fn live_brokers(&self) -> impl Iterator<Item = &Arc<Broker>> {
         self.brokers.values().filter(|broker| !broker.fenced)
@@ -289,4 +297,27 @@ impl ConfigResource {
 /// registration list them.
 pub fn feature_ranges() -> &'static [(&'static str, i16, i16)] {
     crate::controller::features::SUPPORTED
+}
+
+#[cfg(test)]
+mod tests {
+    use klamm_protocol::records::cluster_metadata::RegisterBrokerRecord;
+
+    use super::*;
+
+    /// librdkafka asked a cluster that had just formed, heard of a controller that was no broker yet, and waited a minute
+    /// for it before it gave up making a topic.
+    #[test]
+    fn clients_are_told_of_a_controller_that_is_among_the_brokers() {
+        let mut image = Image::empty("c");
+        image.controller = Some(NodeId(1));
+        assert_eq!(image.controller_for_clients(), None);
+        for (broker_id, fenced) in [(1, true), (2, false), (3, false)] {
+            let record = RegisterBrokerRecord { broker_id, fenced, ..Default::default() };
+            crate::apply_to(&mut image, &record.into());
+        }
+        assert_eq!(image.controller_for_clients(), Some(NodeId(2)));
+        image.controller = Some(NodeId(3));
+        assert_eq!(image.controller_for_clients(), Some(NodeId(3)));
+    }
 }

@@ -44,6 +44,12 @@ impl ControllerChannel {
         ControllerChannel { node_id, metadata, peers, clock }
     }
 
+    /// The same with connections of its own, for a runtime of its own.
+    pub(crate) fn beside(&self) -> ControllerChannel {
+        let ControllerChannel { node_id, metadata, peers, clock } = self;
+        ControllerChannel::new(*node_id, metadata.clone(), peers.beside(), clock.clone())
+    }
+
     /// Has the controller decide a request. While none is known or it cannot be reached, it is asked again; what
     /// it answers when `timeout` is over is an answer without a controller, with NOT_CONTROLLER.
     ///

@@ -5,13 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use klamm_config::BrokerConfig;
+use klamm_io::Threads;
 use klamm_metadata::feature_ranges;
 use klamm_model::{ErrorCode, Uuid};
 use klamm_protocol::messages::broker_registration::{Feature, Listener};
 use klamm_protocol::messages::{BrokerHeartbeatRequest, BrokerHeartbeatResponse, BrokerRegistrationRequest};
 use klamm_storage::LogStore;
+use tokio::sync::oneshot;
 
 use crate::context::Context;
+use crate::controller_channel::ControllerChannel;
 use crate::listener::Bound;
 use crate::stop::Stop;
 
@@ -133,14 +136,25 @@ async fn await_image(context: &Context, epoch: i64, is_wanted: impl Fn(&klamm_me
 /// Asks to be unfenced, and returns when this node's image says so: from then on the broker leads and is in sync
 /// again wherever it may.
 pub(crate) async fn unfence(context: &Context) {
-    while heartbeat(context, false).await.is_none_or(|answer| answer.is_fenced) {
+    while heartbeat(context, &context.controller, false).await.is_none_or(|answer| answer.is_fenced) {
         tokio::time::sleep(PAUSE).await;
     }
     await_image(context, context.broker_epoch(), |broker| !broker.fenced).await;
 }
 
-/// Shows the controller that this broker lives, until the stop.
-pub(crate) async fn stay(context: Arc<Context>, mut stop: Stop) {
+/// Shows the controller that this broker lives, until the stop. It does so on a thread of its own, where there is to be
+/// one: whatever else the process is busy with, its session must not end.
+pub(crate) async fn stay(context: Arc<Context>, stop: Stop) {
+    let threads = context.threads;
+    let controller = context.controller.beside();
+    let beating = beat(context, controller, stop);
+    match threads {
+        Threads::Inline => beating.await,
+        Threads::Own => on_own_thread(beating).await,
+    }
+}
+
+async fn beat(context: Arc<Context>, controller: ControllerChannel, mut stop: Stop) {
     loop {
         let every = u64::try_from(context.config().broker_heartbeat_interval_ms).unwrap_or(0).max(1);
         tokio::select! {
@@ -149,7 +163,26 @@ pub(crate) async fn stay(context: Arc<Context>, mut stop: Stop) {
             () = context.heartbeat_now.notified() => {}
             () = tokio::time::sleep(Duration::from_millis(every)) => {}
         }
-        heartbeat(&context, false).await;
+        heartbeat(&context, &controller, false).await;
+    }
+}
+
+/// Does work on a thread with a runtime of its own, and returns when it has ended.
+async fn on_own_thread(work: impl Future<Output = ()> + Send + 'static) {
+    let (ended, end) = oneshot::channel::<()>();
+    let run = move || {
+        // It goes with the thread, and that is the word.
+        let _ended = ended;
+        match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+            Ok(runtime) => runtime.block_on(work),
+            Err(error) => {
+                tracing::error!("no heartbeats are sent, for there is no runtime for them: {error}")
+            }
+        }
+    };
+    match std::thread::Builder::new().name("klamm-heartbeat".to_owned()).spawn(run) {
+        Ok(_) => drop(end.await),
+        Err(error) => tracing::error!("no heartbeats are sent, for there is no thread for them: {error}"),
     }
 }
 
@@ -162,7 +195,10 @@ pub(crate) async fn take_leave(context: &Context) {
         return;
     }
     let leaving = async {
-        while heartbeat(context, true).await.is_none_or(|answer| !answer.should_shut_down) {
+        while heartbeat(context, &context.controller, true)
+            .await
+            .is_none_or(|answer| !answer.should_shut_down)
+        {
             tokio::time::sleep(PAUSE / 10).await;
         }
     };
@@ -174,7 +210,11 @@ pub(crate) async fn take_leave(context: &Context) {
 }
 
 /// The controller's answer to one heartbeat; `None` if it has none or refuses.
-async fn heartbeat(context: &Context, want_shut_down: bool) -> Option<BrokerHeartbeatResponse> {
+async fn heartbeat(
+    context: &Context,
+    controller: &ControllerChannel,
+    want_shut_down: bool,
+) -> Option<BrokerHeartbeatResponse> {
     let request = BrokerHeartbeatRequest {
         broker_id: context.node_id.0,
         broker_epoch: context.broker_epoch(),
@@ -184,7 +224,7 @@ async fn heartbeat(context: &Context, want_shut_down: bool) -> Option<BrokerHear
         offline_log_dirs: context.store.offline_directory_ids(),
         ..Default::default()
     };
-    let answer = context.controller.ask(request, ASK_TIMEOUT).await;
+    let answer = controller.ask(request, ASK_TIMEOUT).await;
     match ErrorCode::from_code(answer.error_code).unwrap_or(ErrorCode::UnknownServerError) {
         ErrorCode::None => Some(answer),
         code => {

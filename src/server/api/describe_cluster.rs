@@ -40,10 +40,12 @@ pub(crate) async fn handle(
             ..Default::default()
         };
     }
+    let controller =
+        if call.endpoint.is_controller { image.controller } else { image.controller_for_clients() };
     DescribeClusterResponse {
         endpoint_type: served,
         cluster_id: image.cluster_id.clone(),
-        controller_id: image.controller.map_or(-1, |node| node.0),
+        controller_id: controller.map_or(-1, |node| node.0),
         brokers: brokers(context, call, &image, request.include_fenced_brokers),
         cluster_authorized_operations: if request.include_cluster_authorized_operations {
             CLUSTER_OPERATIONS

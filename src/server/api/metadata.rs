@@ -41,7 +41,7 @@ pub(crate) async fn handle(context: &Context, call: &Call, request: MetadataRequ
     MetadataResponse {
         brokers: brokers(context, call, &image),
         cluster_id: Some(image.cluster_id.clone()),
-        controller_id: image.controller.map_or(-1, |node| node.0),
+        controller_id: image.controller_for_clients().map_or(-1, |node| node.0),
         topics,
         cluster_authorized_operations: if request.include_cluster_authorized_operations {
             CLUSTER_OPERATIONS

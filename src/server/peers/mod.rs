@@ -57,6 +57,17 @@ impl Peers {
         Peers { network, client_id, slots: Mutex::default(), lost: None }
     }
 
+    /// The same without connections, for a runtime of its own.
+    pub(crate) fn beside(&self) -> Peers {
+        let Peers { network, client_id, lost, .. } = self;
+        Peers {
+            network: network.clone(),
+            client_id: client_id.clone(),
+            slots: Mutex::default(),
+            lost: lost.clone(),
+        }
+    }
+
     /// Tells `lost` of connections that were ended by the other side or refused.
     pub(crate) fn telling(self, lost: Arc<LostConnections>) -> Peers {
         Peers { lost: Some(lost), ..self }
