@@ -27,12 +27,17 @@ pub(crate) fn update_config(context: &Context, image: &Image) {
     context.follower_throttle.set_rate(rate("follower.replication.throttled.rate"), now);
     // Most images change no setting, and what is said of a wrong one is said once.
     if config != *context.config() {
+        let has_other_fetchers = config.num_replica_fetchers != context.config().num_replica_fetchers;
         context.connections.set_limits(Limits::of(&config));
         context
             .store
             .set_recovery_threads(usize::try_from(config.num_recovery_threads_per_data_dir).unwrap_or(1));
         context.store.set_group_commit(config.klamm_flush_policy == FlushPolicy::GroupCommit);
         context.current_config.store(Arc::new(config));
+        if has_other_fetchers {
+            let table = context.partitions.load();
+            context.replica_fetchers.leadership_changed(table.partitions().cloned());
+        }
     }
 }
 

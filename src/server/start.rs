@@ -181,7 +181,7 @@ impl Server {
         let image = metadata.image();
         let config_of = |topic: &str| topic_config(&image, topic, config.node_id, config);
         let report = context.store.open_logs(&|name| image_follower::log_config(&config_of(&name.topic)))?;
-        strays::clear(&context.store, &image, deletes_strays);
+        strays::clear(&context.store, config.node_id, &image, deletes_strays);
         tracing::debug!("opened the logs: {report:?}");
         lifecycle::unfence(&context).await;
         let image = metadata.image();

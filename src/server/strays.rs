@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use klamm_io::{Disk, Entry};
 use klamm_metadata::Image;
+use klamm_model::NodeId;
 use klamm_storage::LogStore;
 
 /// The mark, in the metadata's directory.
@@ -65,31 +66,30 @@ pub(crate) fn keep(disk: &dyn Disk, metadata_dir: &Path) -> io::Result<()> {
     disk.replace(&metadata_dir.join(LOGS_ARE_OLDER), WHAT_THE_MARK_SAYS.as_bytes())
 }
 
-/// Deletes the logs of topics that were deleted, if they may be deleted, and tells of those that stay.
-pub(crate) fn clear(store: &LogStore, image: &Image, may_be_deleted: bool) {
+/// Deletes the logs of topics that were deleted, and of partitions that were moved to other nodes, if they may be
+/// deleted, and tells of those that stay.
+pub(crate) fn clear(store: &LogStore, node: NodeId, image: &Image, may_be_deleted: bool) {
     let opened = store.logs().into_iter();
     let opened = opened.map(|log| (log.topic_partition().clone(), log.dir(), log.topic_id()));
     let unchecked = store.unchecked().into_iter();
     let unchecked = unchecked.map(|log| (log.topic_partition, log.dir, log.topic_id));
     for (name, dir, id) in opened.chain(unchecked) {
         let id = id.filter(|id| !id.is_zero());
-        let is_known = match id {
-            Some(id) => image.topic(id).is_some(),
-            None => image.topic_by_name(&name.topic).is_some(),
+        let topic = id.map_or_else(|| image.topic_by_name(&name.topic), |id| image.topic(id));
+        let state = topic.and_then(|topic| topic.partition(name.partition));
+        let whose = match (topic, state) {
+            (None, _) => "a topic that the cluster does not know",
+            (Some(_), Some(state)) if !state.replicas.contains(&node) => "a partition that is on other nodes",
+            _ => continue,
         };
-        if is_known {
-            continue;
-        }
+        let dir = dir.display();
         if id.is_none() || !may_be_deleted {
-            tracing::warn!(
-                "{} belongs to a topic that the cluster does not know; it is kept, but not served",
-                dir.display()
-            );
+            tracing::warn!("{dir} belongs to {whose}; it is kept, but not served");
             continue;
         }
         match store.delete(&name) {
-            Ok(_) => tracing::info!("deleted {}, which a deleted topic had left", dir.display()),
-            Err(error) => tracing::error!("the log of a deleted topic was not deleted: {error}"),
+            Ok(_) => tracing::info!("deleted {dir}, which belonged to {whose}"),
+            Err(error) => tracing::error!("{dir}, which belongs to {whose}, was not deleted: {error}"),
         }
     }
 }

@@ -158,6 +158,19 @@ fn too_few_replicas_in_sync_refuse_and_hold_the_high_watermark() {
     assert_eq!(leader.partition.offsets().high_watermark, 0, "KIP-966: it stands still whatever the acks");
 }
 
+/// The record may be lost with the one replica that is left, and the producer must hear that.
+#[test]
+fn an_isr_that_shrinks_after_the_append_is_told_to_the_producer() {
+    let settings = PartitionSettings { in_sync_replicas_min: 2, ..Default::default() };
+    let (leader, follower) = pair(settings);
+    let appended = append(&leader, batch(&["a"], None), -1).unwrap();
+    fetch_once(&leader, &follower);
+    fetch_once(&leader, &follower);
+    leader.partition.become_leader(&Leadership { partition_epoch: 1, ..leadership(0, &[LEADER]) }).unwrap();
+    let told = leader.partition.is_committed(1, appended.leader_epoch).unwrap_err();
+    assert_eq!(told.code(), ErrorCode::NotEnoughReplicasAfterAppend);
+}
+
 #[test]
 fn a_silent_follower_leaves_the_isr_and_comes_back_when_it_has_caught_up() {
     let (leader, follower) = pair(PartitionSettings::default());

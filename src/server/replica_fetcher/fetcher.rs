@@ -136,6 +136,8 @@ impl Fetcher {
         for (key, news) in self.inbox.take() {
             match news {
                 Some(partition) => {
+                    // Leadership has changed: a broker that could not be reached may be there again.
+                    self.pause.until = None;
                     self.followed.insert(key, Followed { partition, pause: Pause::default() });
                     self.ask_for(key);
                 }
@@ -147,11 +149,19 @@ impl Fetcher {
         }
     }
 
-    /// Asks for what comes next of a partition.
+    /// Asks for what comes next of a partition. While its log takes no records, nothing is fetched for it.
     fn ask_for(&mut self, key: Key) {
         let bytes_max = self.context.config().replica_fetch_max_bytes;
-        if let Some(followed) = self.followed.get(&key) {
-            self.session.put(key, answer::wanted(&followed.partition, bytes_max));
+        let (now, longest) = (self.now(), self.pause_max());
+        let Some(followed) = self.followed.get_mut(&key) else { return };
+        match followed.partition.log().check_usable("replicate into") {
+            Ok(()) => self.session.put(key, answer::wanted(&followed.partition, bytes_max)),
+            Err(error) => {
+                let name = followed.partition.topic_partition();
+                tracing::debug!("{name} is not fetched from broker {} for now: {error}", self.leader);
+                followed.pause.begin(now, longest);
+                self.session.remove(&key);
+            }
         }
     }
 

@@ -38,7 +38,8 @@ impl ReplicaFetchers {
         ReplicaFetchers { network, changed: Mutex::default(), wake: Notify::new() }
     }
 
-    /// Tells that partitions follow another leader, or another epoch of it, or none.
+    /// Tells that partitions follow another leader, or another epoch of it, or none; or that there are more fetchers
+    /// or fewer.
     pub(crate) fn leadership_changed(&self, partitions: impl IntoIterator<Item = Arc<Partition>>) {
         let mut changed = self.changed.lock();
         for partition in partitions {
@@ -112,8 +113,15 @@ pub(crate) async fn run(context: Arc<Context>, mut stop: Stop) {
             biased;
             () = stop.requested() => return,
             () = fetchers.wake.notified() => assignment.take_over(fetchers.take()),
-            // Fetchers end only when they are told to; they are taken out of the set as they do.
-            Some(_) = assignment.tasks.join_next() => {}
+            // Fetchers end only when they are told to, which is no failure.
+            Some(ended) = assignment.tasks.join_next() => {
+                if let Err(error) = ended
+                    && error.is_panic()
+                {
+                    tracing::error!("a fetcher has ended, and all begin anew: {error}");
+                    assignment.begin_anew();
+                }
+            }
         }
     }
 }
@@ -163,6 +171,14 @@ impl Assignment {
             Running { inbox, partitions: 0, task: tasks.spawn(fetcher.run()) }
         });
         running.partitions += usize::from(is_new);
+    }
+
+    /// Ends all fetchers and begins with what they had.
+    fn begin_anew(&mut self) {
+        self.lanes.values().for_each(|running| running.task.abort());
+        self.lanes.clear();
+        let places = std::mem::take(&mut self.places);
+        self.take_over(places.into_iter().map(|(key, place)| (key, place.partition)).collect());
     }
 
     fn leave(&mut self, lane: Lane, key: Key) {

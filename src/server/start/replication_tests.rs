@@ -415,3 +415,88 @@ async fn a_new_replica_is_filled_no_faster_than_the_throttle_allows() {
     // 400 KB: a second's worth and a fetch's at once, the rest at the rate.
     assert!(begun.elapsed() > Duration::from_secs(2), "it took {:?}", begun.elapsed());
 }
+
+/// Acknowledgements wait for a replica as long as it counts as in sync, and are refused when too few do.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_is_gone_costs_a_time_out_and_then_a_refusal() {
+    let mut cluster = Cluster::start().await;
+    create(&cluster.servers, "three", &[("min.insync.replicas", "3")]).await;
+    let leader = leader_of(&cluster.servers, "three").context.node_id;
+    cluster.kill(NodeId(leader.0 % 3 + 1));
+    let mut request = produce_request("three", -1, Some(one_record()));
+    request.timeout_ms = 0;
+    let body = ask(clients_address(cluster.node(leader)), 0, 8, &request).await;
+    let answer = ProduceResponse::decode(&mut Reader::new(body), 8).unwrap();
+    let code = answer.responses[0].partition_responses[0].error_code;
+    assert_eq!(ErrorCode::from_code(code), Some(ErrorCode::RequestTimedOut));
+    until_in_sync(cluster.node(leader), "three", 2).await;
+    cluster.node(leader).context.await_applied(10_000).await;
+    assert_eq!(produce(cluster.node(leader), "three", -1).await.0, ErrorCode::NotEnoughReplicas);
+    let offsets = cluster.node(leader).context.partitions.by_name("three", 0).unwrap().offsets();
+    assert_eq!((offsets.high_watermark, offsets.log_end), (0, 1), "what timed out is not shown");
+}
+
+/// Records that were deleted at the leader are deleted at its followers, or the next leader would show them again.
+#[tokio::test(flavor = "multi_thread")]
+async fn followers_begin_where_their_leader_begins() {
+    let Cluster { servers, .. } = &Cluster::start().await;
+    create(servers, "three", &[]).await;
+    let leader = leader_of(servers, "three");
+    for offset in 0..3 {
+        assert_eq!(produce(leader, "three", -1).await, (ErrorCode::None, offset));
+    }
+    let partition = leader.context.partitions.by_name("three", 0).unwrap();
+    assert_eq!(partition.delete_records_before(2).unwrap(), 2);
+    for server in servers {
+        until_offsets(server, "three", |offsets| offsets.log_start == 2).await;
+    }
+}
+
+/// A cluster in which nothing happens asks twice a second for all partitions of a leader together, and not for each.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_cluster_does_not_spin() {
+    let Cluster { servers, .. } = &Cluster::start().await;
+    let topic = CreatableTopic {
+        name: "many".to_owned(),
+        num_partitions: 30,
+        replication_factor: 3,
+        ..Default::default()
+    };
+    let request = CreateTopicsRequest { topics: vec![topic], timeout_ms: 10_000, ..Default::default() };
+    let answer = servers[0].context.controller.ask(request, Duration::from_secs(10)).await;
+    assert_eq!(answer.topics[0].error_code, 0);
+    for server in servers {
+        until(server, "the topic", |image| image.topic_by_name("many").is_some()).await;
+        server.context.await_applied(10_000).await;
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let fetches = || -> Vec<u64> {
+        let of = |server: &Server| {
+            server.context.metrics.requests(klamm_protocol::ApiKey::Fetch).by_duration().iter().sum()
+        };
+        servers.iter().map(of).collect()
+    };
+    let before = fetches();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    for (before, after) in before.into_iter().zip(fetches()) {
+        // Two followers, each every 500 ms.
+        assert!(after - before <= 2 * 5, "{} fetches in two seconds", after - before);
+    }
+}
+
+/// A node that was away while a partition moved off it finds the log when it starts, and must not keep it for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_that_moved_away_while_its_node_was_down_is_deleted_at_the_start() {
+    let mut cluster = Cluster::start().await;
+    create(&cluster.servers, "three", &[]).await;
+    let leader = leader_of(&cluster.servers, "three").context.node_id;
+    let away = NodeId(leader.0 % 3 + 1);
+    let name = klamm_model::TopicPartition::new("three", 0);
+    assert!(cluster.node(away).context.store.get(&name).is_some());
+    cluster.kill(away);
+    until_in_sync(cluster.node(leader), "three", 2).await;
+    move_to(&cluster.servers, "three", &[leader.0]).await;
+    until_led(&cluster.servers, "three", leader.0).await;
+    cluster.restart(away).await;
+    assert!(cluster.node(away).context.store.get(&name).is_none());
+}

@@ -11,11 +11,12 @@ use super::*;
 
 const MARK: &str = "/data/klamm-metadata/logs-are-older";
 
+const NODE: klamm_model::NodeId = klamm_model::NodeId(1);
+
 fn open(disk: &SimulatedDisk) -> LogStore {
     let (clock, random) = (Arc::new(SimulatedClock::new(1_000)), Arc::new(SeededRandom::new(1)));
     let dirs = vec![PathBuf::from("/data")];
-    LogStore::open(StoreSettings::new(dirs, klamm_model::NodeId(1), Arc::new(disk.clone()), clock, random))
-        .unwrap()
+    LogStore::open(StoreSettings::new(dirs, NODE, Arc::new(disk.clone()), clock, random)).unwrap()
 }
 
 fn load(disk: &SimulatedDisk) -> LogStore {
@@ -41,7 +42,7 @@ fn what_a_deletion_left_goes_at_the_next_start() {
     let disk = SimulatedDisk::new(1);
     let store = load(&disk);
     store.create(&partition("left"), Uuid([7; 16]), LogConfig::default()).unwrap();
-    clear(&store, &image_without_topics(), true);
+    clear(&store, NODE, &image_without_topics(), true);
     assert!(store.get(&partition("left")).is_none());
     assert!(!disk.exists(Path::new("/data/left-0")).unwrap());
 }
@@ -63,9 +64,9 @@ fn what_a_deletion_left_goes_without_being_recovered() {
     let disk = disk.kill();
     let store = open(&disk);
     assert_eq!(store.open_logs(&|_| LogConfig::default()).unwrap().unchecked_logs, 1);
-    clear(&store, &image_without_topics(), false);
+    clear(&store, NODE, &image_without_topics(), false);
     assert_eq!(store.unchecked().len(), 1, "it may not be deleted");
-    clear(&store, &image_without_topics(), true);
+    clear(&store, NODE, &image_without_topics(), true);
     assert!(store.unchecked().is_empty() && !disk.exists(Path::new("/data/left-0")).unwrap());
 }
 
@@ -77,7 +78,7 @@ fn a_log_without_a_topic_id_stays() {
     disk.create_dir_all(Path::new("/data/old-0")).unwrap();
     let store = load(&disk);
     assert_eq!(store.get(&partition("old")).unwrap().topic_id(), None);
-    clear(&store, &image_without_topics(), true);
+    clear(&store, NODE, &image_without_topics(), true);
     assert!(store.get(&partition("old")).is_some());
 }
 
@@ -90,7 +91,7 @@ fn logs_that_are_older_than_the_metadata_stay_at_every_start() {
     store.create(&partition("old"), Uuid([7; 16]), LogConfig::default()).unwrap();
     let allowed = ask(&disk);
     assert!(!allowed);
-    clear(&store, &image_without_topics(), allowed);
+    clear(&store, NODE, &image_without_topics(), allowed);
     assert!(store.get(&partition("old")).is_some());
     // The next start finds metadata, and the mark in it; so does one after a power cut.
     disk.replace(Path::new("/data/klamm-metadata/log"), b"records").unwrap();
