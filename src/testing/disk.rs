@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use klamm_io::{Disk, Entry, File, OpenMode};
 
@@ -62,6 +63,9 @@ struct State {
     locks: BTreeSet<Inode>,
     operations: VecDeque<Operation>,
     counters: Counters,
+    /// What each change and sync takes.
+    slowness: Duration,
+    owed: Duration,
 }
 
 impl SimulatedDisk {
@@ -83,6 +87,8 @@ impl SimulatedDisk {
             locks: BTreeSet::new(),
             operations: VecDeque::new(),
             counters: Counters::default(),
+            slowness: Duration::ZERO,
+            owed: Duration::ZERO,
         };
         SimulatedDisk { shared: Arc::new(Mutex::new(state)) }
     }
@@ -147,6 +153,18 @@ impl SimulatedDisk {
     /// Makes the disk so large, or without bound. A write that does not fit writes what fits and fails.
     pub fn set_capacity(&self, bytes: Option<u64>) {
         self.state().capacity_bytes = bytes;
+    }
+
+    /// Has each call that changes the disk or syncs take so long. The disk itself does not wait: see
+    /// [`SimulatedDisk::take_owed`].
+    pub fn set_slowness(&self, per_call: Duration) {
+        self.state().slowness = per_call;
+    }
+
+    /// The time that the calls since the last question should have taken. Who simulates a process of one thread lets
+    /// the process stand still for that long.
+    pub fn take_owed(&self) -> Duration {
+        std::mem::take(&mut self.state().owed)
     }
 
     /// Turns the bits of `mask` over in one byte of a file, live and durable: decay of the medium.
@@ -226,6 +244,9 @@ impl State {
     ) -> io::Result<T> {
         if self.is_down {
             return Err(down());
+        }
+        if call.kind.is_change() {
+            self.owed += self.slowness;
         }
         let result = self.attempt(call, action);
         *self.counters.calls.entry(call.kind).or_insert(0) += 1;

@@ -1,15 +1,20 @@
-//! Doubles of the machine for tests: a disk that crashes, a clock that is set, randomness that repeats.
+//! Doubles of the machine for tests: a disk that crashes, a network that is cut, clocks that are set, randomness that
+//! repeats.
 //!
 //! Everything here implements a trait of `klamm_io` and is driven by a seed, so a failing run can be run
-//! again. This crate knows only `model` and `io`; it must never be a normal dependency of another crate,
+//! again. This crate knows only `model` and `io`; it must never be a dependency of what runs in earnest,
 //! never touch the real machine, and never know what the bytes that it keeps mean.
 
 mod clock;
 mod disk;
 mod gate;
+mod host_clock;
+mod network;
 mod random;
 
 pub use clock::SimulatedClock;
 pub use disk::{Counters, Failure, Fault, FaultId, Operation, OperationKind, SimulatedDisk, Unsynced};
 pub use gate::GatedDisk;
+pub use host_clock::HostClock;
+pub use network::{Delays, NetworkCounters, SimulatedHost, SimulatedNetwork};
 pub use random::SeededRandom;

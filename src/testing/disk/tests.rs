@@ -443,3 +443,15 @@ fn a_write_may_fail_half_way() {
     assert_eq!(disk.read(path("/a")).unwrap(), b"datamore");
     assert_eq!(disk.counters().total(), disk.operations().len() as u64);
 }
+
+/// A simulation of a slow disk that forgot the writes or the syncs would be one of a fast disk.
+#[test]
+fn a_slow_disk_counts_what_changes_and_syncs_should_have_taken() {
+    let disk = SimulatedDisk::new(1);
+    disk.set_slowness(Duration::from_millis(10));
+    let file = disk.open(Path::new("/file"), OpenMode::CreateNew).unwrap();
+    file.write_all_at(&[b"x"], 0).unwrap();
+    file.sync_data().unwrap();
+    file.read_at(&mut [0], 0).unwrap();
+    assert_eq!((disk.take_owed(), disk.take_owed()), (Duration::from_millis(30), Duration::ZERO));
+}
