@@ -12,6 +12,7 @@ use klamm_protocol::records::cluster_metadata::{
 };
 
 use crate::image::{Broker, ConfigResource, Endpoint, Image, PartitionState, RecoveryState, Topic};
+use crate::planted::planted;
 
 /// "The leader stays" in a PartitionChangeRecord; -1 means that there is none.
 pub(crate) const LEADER_UNCHANGED: i32 = -2;
@@ -158,7 +159,7 @@ fn change_partition(state: &mut PartitionState, record: &PartitionChangeRecord) 
     }
     if record.leader != LEADER_UNCHANGED {
         state.leader = leader(record.leader);
-        state.leader_epoch.0 += 1;
+        state.leader_epoch.0 += i32::from(!planted!(ElectWithoutNewEpoch));
     }
     if record.leader_recovery_state >= 0 {
         state.recovery = recovery(record.leader_recovery_state);

@@ -28,7 +28,7 @@ pub use node::{
 };
 pub use planted::Planted;
 #[cfg(debug_assertions)]
-pub use planted::PlantedBug;
+pub use planted::{PlantedBug, plant};
 pub use quorum::network::{NoPeers, PeerError, QuorumMessage, QuorumNetwork};
 pub use quorum::replica_key::ReplicaKey;
 pub use rules::KafkaRules;

@@ -152,8 +152,9 @@ impl MetadataNode {
     /// while all is well; the process cannot serve after it has.
     pub async fn failure(&self) -> String {
         let mut failure = self.failure.clone();
-        match failure.wait_for(Option::is_some).await {
-            Ok(reason) => reason.clone().unwrap_or_default(),
+        let reason = failure.wait_for(Option::is_some).await.map(|reason| reason.clone().unwrap_or_default());
+        match reason {
+            Ok(reason) => reason,
             Err(_) => std::future::pending().await,
         }
     }

@@ -3,6 +3,9 @@
 //! Only a build with debug assertions can hold one: in a release build [`Planted`] is empty, and the compiler
 //! leaves out what stands behind it.
 
+#[cfg(debug_assertions)]
+use std::cell::Cell;
+
 /// A mistake.
 #[cfg(debug_assertions)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -12,21 +15,76 @@ pub enum PlantedBug {
     ElectOutsideIsr,
     KeepUncleanEligible,
     AcceptStaleBrokerEpoch,
+    AcceptOldPartitionEpoch,
+    ElectWithoutNewEpoch,
+    ApplyOutOfOrder,
+    ForgetVoteSync,
+    ForgetLogSync,
+}
+
+#[cfg(debug_assertions)]
+impl PlantedBug {
+    /// All of them.
+    pub const ALL: &[PlantedBug] = &[
+        PlantedBug::ElectFenced,
+        PlantedBug::ElectOutsideIsr,
+        PlantedBug::KeepUncleanEligible,
+        PlantedBug::AcceptStaleBrokerEpoch,
+        PlantedBug::AcceptOldPartitionEpoch,
+        PlantedBug::ElectWithoutNewEpoch,
+        PlantedBug::ApplyOutOfOrder,
+        PlantedBug::ForgetVoteSync,
+        PlantedBug::ForgetLogSync,
+    ];
+}
+
+#[cfg(debug_assertions)]
+thread_local! {
+    static PLANTED: Cell<Option<PlantedBug>> = const { Cell::new(None) };
+}
+
+/// Has all parts of the quorum that this thread starts make a mistake, or none, from now on.
+#[cfg(debug_assertions)]
+pub fn plant(bug: Option<PlantedBug>) {
+    PLANTED.set(bug);
+}
+
+#[cfg(debug_assertions)]
+pub(crate) fn is_planted(bug: PlantedBug) -> bool {
+    PLANTED.get() == Some(bug)
 }
 
 /// The mistake that a controller makes, if any.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Planted {
     /// Which one.
     #[cfg(debug_assertions)]
     pub bug: Option<PlantedBug>,
 }
 
+impl Default for Planted {
+    /// What is planted on this thread.
+    fn default() -> Planted {
+        Planted {
+            #[cfg(debug_assertions)]
+            bug: PLANTED.get(),
+        }
+    }
+}
+
 // A release build has no place for a mistake.
 const _: () = assert!(cfg!(debug_assertions) || size_of::<Planted>() == 0);
 
-/// Whether a mistake is planted: `planted!(context.planted, ElectFenced)`.
+/// Whether a mistake is planted: `planted!(context.planted, ElectFenced)` in what a controller decides, which is a
+/// function of what it is given; `planted!(ForgetVoteSync)` elsewhere, on this thread.
 macro_rules! planted {
+    ($bug:ident) => {{
+        #[cfg(debug_assertions)]
+        let is_planted = $crate::planted::is_planted($crate::planted::PlantedBug::$bug);
+        #[cfg(not(debug_assertions))]
+        let is_planted = false;
+        is_planted
+    }};
     ($planted:expr, $bug:ident) => {{
         #[cfg(debug_assertions)]
         let is_planted = $planted.bug == Some($crate::planted::PlantedBug::$bug);

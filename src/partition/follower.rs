@@ -115,6 +115,9 @@ impl Partition {
         (epoch, end): (LeaderEpoch, Offset),
         leader_epoch: LeaderEpoch,
     ) -> Result<Offset, ReplicationError> {
+        if planted!(KeepDiverging) {
+            return Ok(self.log().log_end_offset());
+        }
         let own_end = self
             .log()
             .end_offset_for(epoch)

@@ -8,6 +8,7 @@ use arc_swap::ArcSwap;
 use klamm_model::{LeaderEpoch, NodeId, Offset};
 
 use crate::leader::LeaderState;
+use crate::planted::planted;
 use crate::{Partition, Role};
 
 /// A change of the in-sync replicas that the leader wants the controller to make.
@@ -80,6 +81,7 @@ impl LeaderState {
             Some(follower) if self.isr().contains(node) => {
                 follower.is_caught_up(ends.local_end, ends.lag_max, ends.now)
             }
+            Some(_) if planted!(JoinBeforeCaughtUp) => self.may_join(*node, brokers),
             Some(follower) => {
                 follower.log_end >= high_watermark
                     && follower.log_end >= self.epoch_start()

@@ -76,6 +76,9 @@ impl LeaderState {
         }
         let (lag_max, now) = (partition.lag_max(), partition.clock.monotonic());
         let local_end = partition.log().log_end_offset();
+        if planted!(IgnoreFollowers) {
+            return Some(local_end);
+        }
         let holds_back = |follower: &&Follower| {
             let node = follower.node;
             self.isr.contains(&node)

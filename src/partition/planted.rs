@@ -16,6 +16,32 @@ pub enum PlantedBug {
     SkipEpochCheck,
     ServeAboveHighWatermark,
     CountUnknownFollower,
+    AcknowledgeOnAppend,
+    IgnoreFollowers,
+    IgnoreSequences,
+    TellUnknownEnd,
+    JoinBeforeCaughtUp,
+    KeepDiverging,
+    BeginAtLogEnd,
+}
+
+#[cfg(debug_assertions)]
+impl PlantedBug {
+    /// All of them.
+    pub const ALL: &[PlantedBug] = &[
+        PlantedBug::TruncateToHighWatermark,
+        PlantedBug::AcknowledgeBelowMinIsr,
+        PlantedBug::SkipEpochCheck,
+        PlantedBug::ServeAboveHighWatermark,
+        PlantedBug::CountUnknownFollower,
+        PlantedBug::AcknowledgeOnAppend,
+        PlantedBug::IgnoreFollowers,
+        PlantedBug::IgnoreSequences,
+        PlantedBug::TellUnknownEnd,
+        PlantedBug::JoinBeforeCaughtUp,
+        PlantedBug::KeepDiverging,
+        PlantedBug::BeginAtLogEnd,
+    ];
 }
 
 #[cfg(debug_assertions)]

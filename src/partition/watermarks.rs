@@ -3,6 +3,8 @@
 use klamm_model::Offset;
 use klamm_storage::Log;
 
+use crate::planted::planted;
+
 /// The offsets of a partition at one moment, `log_start <= last_stable <= high_watermark <= log_end`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PartitionOffsets {
@@ -24,6 +26,7 @@ pub(crate) struct Watermarks {
 impl Watermarks {
     pub(crate) fn new(checkpointed: Offset, log: &Log) -> Watermarks {
         let (start, end) = (log.log_start_offset(), log.log_end_offset());
+        let checkpointed = if planted!(BeginAtLogEnd) { end } else { checkpointed };
         Watermarks { high_watermark: checkpointed.clamp(start, end) }
     }
 

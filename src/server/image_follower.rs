@@ -19,6 +19,7 @@ use crate::background::update_config;
 use crate::context::{Context, dynamic_broker_configs, topic_config};
 use crate::coordinators::Coordinators;
 use crate::partition_table::{LocalTopic, PartitionTable, Table};
+use crate::planted::planted;
 use crate::replica_fetcher::ReplicaFetchers;
 use crate::stop::Stop;
 
@@ -240,6 +241,9 @@ impl Follower {
             isr: Vec::new(),
         });
         news.of_leaders.push(partition.clone());
+        if planted!(KeepRecreatedLog) {
+            return;
+        }
         if let Err(error) = self.store.delete(partition.topic_partition()) {
             tracing::error!("partition {} was not deleted: {error}", partition.topic_partition());
         }
@@ -381,6 +385,7 @@ impl Follower {
             false => self.store.create_unless_elsewhere(name, topic.id, log_config(config)),
         };
         match create() {
+            Err(error) if planted!(KeepRecreatedLog) => self.store.get(name).ok_or(error),
             Err(error)
                 if self.deletes_strays
                     && matches!(error.kind, StorageErrorKind::InconsistentTopicId { .. }) =>

@@ -30,6 +30,7 @@ mod moves;
 mod partition_table;
 mod peers;
 mod pipeline;
+mod planted;
 mod producer_ids;
 mod release;
 mod replica_fetcher;
@@ -42,8 +43,12 @@ mod suspicion;
 mod topic_creation;
 mod transaction_markers;
 mod transaction_verification;
+mod view;
 
 pub use adoption::TakeoverError;
 pub use listener::{BindError, Bound, Endpoint, bind};
+#[cfg(debug_assertions)]
+pub use planted::{PlantedBug, plant};
 pub use release::{ReleaseError, release};
 pub use start::{Machine, Server, StartError, start};
+pub use view::NodeView;

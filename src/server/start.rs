@@ -44,6 +44,7 @@ use crate::stop::Stop;
 use crate::strays;
 use crate::suspicion;
 use crate::topic_creation::CreationsUnderWay;
+use crate::view::NodeView;
 
 /// What a node stands on: the real things, or a simulation's.
 #[derive(Clone)]
@@ -266,6 +267,11 @@ impl Server {
         &self.context
     }
 
+    /// What a simulation may see of the node.
+    pub fn view(&self) -> NodeView {
+        NodeView(self.context.clone())
+    }
+
     fn new(context: Arc<Context>, ready: watch::Sender<bool>) -> Server {
         let (stop, stopping) = Stop::channel();
         let (_, following_failure) = watch::channel(None);
@@ -319,8 +325,10 @@ impl Server {
     pub async fn failed(&self) -> String {
         let mut following = self.following_failure.clone();
         let following = async {
-            match following.wait_for(Option::is_some).await {
-                Ok(reason) => reason.clone().unwrap_or_default(),
+            let reason =
+                following.wait_for(Option::is_some).await.map(|reason| reason.clone().unwrap_or_default());
+            match reason {
+                Ok(reason) => reason,
                 // It ended without a failure, as at a stop.
                 Err(_) => std::future::pending().await,
             }

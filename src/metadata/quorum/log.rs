@@ -27,6 +27,7 @@ use super::log_file::{LogFile, Opened};
 use super::replica_key::ReplicaKey;
 use super::state_machine::SNAPSHOT_FILE;
 use super::{Entry, LogId, Membership, TypeConfig, Vote, VoterNode, entry};
+use crate::planted::planted;
 
 pub(crate) const LOG_FILE: &str = "log";
 pub(crate) const VOTE_FILE: &str = "vote";
@@ -195,7 +196,12 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     async fn save_vote(&mut self, vote: &Vote) -> Result<(), io::Error> {
         let (shared, vote) = (Arc::clone(&self.shared), *vote);
         let write = move || {
-            shared.disk.replace(&shared.vote_path, &encode_vote(&vote))?;
+            if planted!(ForgetVoteSync) {
+                let file = shared.disk.open(&shared.vote_path, OpenMode::CreateOrOpen)?;
+                file.write_all_at(&[&encode_vote(&vote)], 0)?;
+            } else {
+                shared.disk.replace(&shared.vote_path, &encode_vote(&vote))?;
+            }
             shared.state.lock().vote = Some(vote);
             Ok(())
         };
@@ -231,6 +237,10 @@ impl RaftLogStorage<TypeConfig> for LogStore {
                 Err(error) => return Err(error),
             }
         };
+        if planted!(ForgetLogSync) {
+            callback.io_completed(Ok(()));
+            return Ok(());
+        }
         self.shared.thread.sync(file, Box::new(move |result| callback.io_completed(result)));
         Ok(())
     }

@@ -17,6 +17,7 @@ use super::{
 };
 use crate::apply::apply_to;
 use crate::image::Image;
+use crate::planted::planted;
 
 /// The file of the snapshot.
 pub(crate) const SNAPSHOT_FILE: &str = "snapshot";
@@ -70,7 +71,11 @@ impl StateMachine {
         if batch.based_on != self.image.offset {
             return Applied::Stale;
         }
-        batch.records.iter().for_each(|record| apply_to(&mut self.image, record));
+        if planted!(ApplyOutOfOrder) {
+            batch.records.iter().rev().for_each(|record| apply_to(&mut self.image, record));
+        } else {
+            batch.records.iter().for_each(|record| apply_to(&mut self.image, record));
+        }
         self.image.offset = index as i64;
         self.publish();
         Applied::Yes
