@@ -58,6 +58,21 @@ const IMPORTS: &[(&str, &[&str])] = &[
     ("klamm", &["cli"]),
     ("klamm-testing", &["model", "io"]),
     ("klamm-tidy", &[]),
+    (
+        "klamm-simulation",
+        &[
+            "model",
+            "io",
+            "records",
+            "protocol",
+            "config",
+            "storage",
+            "partition",
+            "metadata",
+            "server",
+            "testing",
+        ],
+    ),
     // They talk to a process as any client does, so that no code of ours judges itself.
     ("klamm-compat-tests", &[]),
     ("klamm-benches", &[]),

@@ -1,0 +1,238 @@
+//! What is done to a cluster, as a seed has it.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use klamm_testing::{Failure, Fault, OperationKind, SeededRandom};
+
+use crate::world::{CLIENT_HOSTS, World, client_address};
+
+/// How often each kind of thing happened.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(crate) struct FaultCounts {
+    /// Processes that were killed, and hosts that lost their power.
+    pub(crate) crashes: u64,
+    /// Of these, hosts that lost their power.
+    pub(crate) power_losses: u64,
+    /// Processes that were asked to stop.
+    pub(crate) clean_stops: u64,
+    /// Processes that stood still for a while.
+    pub(crate) pauses: u64,
+    /// Ways that were cut.
+    pub(crate) cuts: u64,
+    /// Times at which connections were broken.
+    pub(crate) broken_connections: u64,
+    /// Disks that were full for a while.
+    pub(crate) full_disks: u64,
+    /// Disks that were slow for a while.
+    pub(crate) slow_disks: u64,
+}
+
+/// Something that ends at a time.
+enum Undo {
+    Start(usize),
+    Continue(usize),
+    Heal(IpAddr, IpAddr),
+    ClearDisk(usize),
+}
+
+/// Makes trouble, and ends it again.
+pub(crate) struct Troublemaker {
+    random: SeededRandom,
+    next: Duration,
+    undo: Vec<(Duration, Undo)>,
+    pub(crate) counts: FaultCounts,
+}
+
+/// The mean time between two faults.
+const EVERY: Duration = Duration::from_secs(6);
+
+impl Troublemaker {
+    pub(crate) fn new(random: SeededRandom, from: Duration) -> Troublemaker {
+        Troublemaker { random, next: from, undo: Vec::new(), counts: FaultCounts::default() }
+    }
+
+    /// A process has ended by itself: it is started again, as an operator's supervisor does.
+    pub(crate) fn restart_later(&mut self, world: &World, index: usize) {
+        let at = world.now() + self.millis(100, 5000);
+        self.undo.push((at, Undo::Start(index)));
+    }
+
+    /// Does what is due. `is_whole` says that all replicas are in sync.
+    pub(crate) fn step(&mut self, world: &mut World, is_whole: impl Fn(&World) -> bool) {
+        self.end_due(world);
+        if world.now() >= self.next {
+            self.next = world.now() + self.millis(1, 2 * EVERY.as_millis() as u64);
+            self.begin(world, is_whole);
+        }
+    }
+
+    /// Ends what is due to end, and begins nothing.
+    pub(crate) fn end_due(&mut self, world: &mut World) {
+        let now = world.now();
+        let (due, later): (Vec<_>, Vec<_>) = self.undo.drain(..).partition(|(at, _)| *at <= now);
+        self.undo = later;
+        due.into_iter().for_each(|(_, undo)| self.end(world, undo));
+    }
+
+    /// Ends all trouble at once.
+    pub(crate) fn end_all(&mut self, world: &mut World) {
+        let all = std::mem::take(&mut self.undo);
+        all.into_iter().for_each(|(_, undo)| self.end(world, undo));
+        world.network.heal_all();
+        world.trace.line("all faults end");
+    }
+
+    fn end(&mut self, world: &mut World, undo: Undo) {
+        match undo {
+            Undo::Start(index) => {
+                if !world.nodes[index].is_running() {
+                    world.trace.line(&format!("node {} starts", index + 1));
+                    world.start(index);
+                }
+            }
+            Undo::Continue(index) => {
+                world.trace.line(&format!("node {} goes on", index + 1));
+                world.nodes[index].set_stopped(false);
+            }
+            Undo::Heal(from, to) => {
+                world.trace.line(&format!("the way from {from} to {to} is open again"));
+                world.network.heal(from, to);
+            }
+            Undo::ClearDisk(index) => {
+                world.trace.line(&format!("the disk of node {} is well again", index + 1));
+                world.nodes[index].disk.clear_faults();
+                world.nodes[index].disk.set_slowness(Duration::ZERO);
+            }
+        }
+    }
+
+    fn begin(&mut self, world: &mut World, is_whole: impl Fn(&World) -> bool) {
+        let index = self.random.below(world.nodes.len() as u64) as usize;
+        let is_up = world.nodes[index].is_running() && !world.nodes[index].is_stopped();
+        match self.random.below(12) {
+            0..=2 if is_up => self.kill(world, index),
+            3 if is_up && is_whole(world) => self.power_off(world, index),
+            4 if is_up => self.terminate(world, index),
+            5 | 6 if is_up => self.pause(world, index),
+            7 => self.cut(world, index),
+            8 => self.isolate(world, index),
+            9 => self.break_connections(world, index),
+            10 if is_up => self.fill_disk(world, index),
+            11 if is_up => self.slow_disk(world, index),
+            _ => {}
+        }
+    }
+
+    fn kill(&mut self, world: &mut World, index: usize) {
+        let down = self.millis(50, 15_000);
+        world.trace.line(&format!("node {} is killed for {down:?}", index + 1));
+        let World { nodes, network, .. } = world;
+        nodes[index].kill(network);
+        self.counts.crashes += 1;
+        self.undo.push((world.now() + down, Undo::Start(index)));
+    }
+
+    /// What was not synced is lost. The cluster promises nothing when several replicas lose it, so it happens only
+    /// while all are in sync.
+    fn power_off(&mut self, world: &mut World, index: usize) {
+        let down = self.millis(1000, 15_000);
+        world.trace.line(&format!("node {} has no power for {down:?}", index + 1));
+        let World { nodes, network, .. } = world;
+        nodes[index].power_off(network);
+        self.counts.crashes += 1;
+        self.counts.power_losses += 1;
+        self.undo.push((world.now() + down, Undo::Start(index)));
+    }
+
+    /// It starts again when it has stopped, which the world tells.
+    fn terminate(&mut self, world: &mut World, index: usize) {
+        world.trace.line(&format!("node {} is asked to stop", index + 1));
+        world.nodes[index].terminate();
+        self.counts.clean_stops += 1;
+    }
+
+    fn pause(&mut self, world: &mut World, index: usize) {
+        let long = if self.random.chance(1, 2) { self.millis(100, 3000) } else { self.millis(3000, 20_000) };
+        world.trace.line(&format!("node {} stands still for {long:?}", index + 1));
+        world.nodes[index].set_stopped(true);
+        self.counts.pauses += 1;
+        self.undo.push((world.now() + long, Undo::Continue(index)));
+    }
+
+    fn cut(&mut self, world: &mut World, index: usize) {
+        let one = world.nodes[index].address;
+        let count = world.nodes.len() as u64;
+        let other = if self.random.chance(1, 4) {
+            client_address(self.random.below(u64::from(CLIENT_HOSTS)) as u8)
+        } else {
+            let step = 1 + self.random.below(count - 1) as usize;
+            world.nodes[(index + step) % world.nodes.len()].address
+        };
+        let long = self.millis(200, 20_000);
+        self.cut_way(world, one, other, long);
+        if self.random.chance(1, 2) {
+            self.cut_way(world, other, one, long);
+        }
+    }
+
+    /// A node hears nobody, or is heard by nobody, or both.
+    fn isolate(&mut self, world: &mut World, index: usize) {
+        let long = self.millis(500, 20_000);
+        let one = world.nodes[index].address;
+        let (is_heard, hears) = (self.random.chance(1, 4), self.random.chance(1, 4));
+        let others: Vec<IpAddr> =
+            world.nodes.iter().map(|node| node.address).filter(|address| *address != one).collect();
+        let clients = (0..CLIENT_HOSTS).map(client_address).filter(|_| self.random.chance(1, 3));
+        let all: Vec<IpAddr> = others.into_iter().chain(clients.collect::<Vec<_>>()).collect();
+        for other in all {
+            if !is_heard {
+                self.cut_way(world, one, other, long);
+            }
+            if !hears {
+                self.cut_way(world, other, one, long);
+            }
+        }
+    }
+
+    fn cut_way(&mut self, world: &mut World, from: IpAddr, to: IpAddr, long: Duration) {
+        world.trace.line(&format!("the way from {from} to {to} is cut for {long:?}"));
+        world.network.cut(from, to);
+        self.counts.cuts += 1;
+        self.undo.push((world.now() + long, Undo::Heal(from, to)));
+    }
+
+    fn break_connections(&mut self, world: &mut World, index: usize) {
+        let one = world.nodes[index].address;
+        let nodes = world.nodes.iter().map(|node| node.address);
+        let others: Vec<IpAddr> = nodes.chain((0..CLIENT_HOSTS).map(client_address)).collect();
+        let other = others[self.random.below(others.len() as u64) as usize];
+        world.trace.line(&format!("connections between {one} and {other} break"));
+        world.network.break_connections(one, other, 2);
+        self.counts.broken_connections += 1;
+    }
+
+    fn fill_disk(&mut self, world: &mut World, index: usize) {
+        let long = self.millis(200, 10_000);
+        world.trace.line(&format!("the disk of node {} is full for {long:?}", index + 1));
+        for kind in [OperationKind::Write, OperationKind::Create] {
+            let fault = Fault::new(Failure::NoSpace).of(kind);
+            let fault = if self.random.chance(1, 2) { fault.after_half_a_write() } else { fault };
+            world.nodes[index].disk.inject(fault);
+        }
+        self.counts.full_disks += 1;
+        self.undo.push((world.now() + long, Undo::ClearDisk(index)));
+    }
+
+    fn slow_disk(&mut self, world: &mut World, index: usize) {
+        let (long, slowness) = (self.millis(1000, 20_000), self.millis(1, 100));
+        world.trace.line(&format!("the disk of node {} takes {slowness:?} a call for {long:?}", index + 1));
+        world.nodes[index].disk.set_slowness(slowness);
+        self.counts.slow_disks += 1;
+        self.undo.push((world.now() + long, Undo::ClearDisk(index)));
+    }
+
+    fn millis(&self, least: u64, most: u64) -> Duration {
+        Duration::from_millis(least + self.random.below(most - least))
+    }
+}

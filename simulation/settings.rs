@@ -1,0 +1,44 @@
+//! How the nodes of a simulated cluster are configured.
+
+use klamm_config::{BrokerConfig, Sources};
+
+use crate::host::node_address;
+
+/// Where brokers listen, on each host.
+pub(crate) const BROKER_PORT: u16 = 9092;
+
+/// Where controllers listen, on each host.
+const CONTROLLER_PORT: u16 = 9093;
+
+/// The directory of a node on its disk.
+pub(crate) const LOG_DIR: &str = "/data";
+
+/// The configuration of node `id` of a cluster of `nodes`, with ids from 1 on.
+pub(crate) fn node_config(id: i32, nodes: i32) -> BrokerConfig {
+    let host = node_address(id);
+    let voters = (1..=nodes).map(|id| format!("{id}@{}:{CONTROLLER_PORT}", node_address(id)));
+    let settings = [
+        ("process.roles", "broker,controller".to_owned()),
+        ("controller.quorum.voters", voters.collect::<Vec<_>>().join(",")),
+        ("node.id", id.to_string()),
+        ("listeners", format!("PLAINTEXT://{host}:{BROKER_PORT},CONTROLLER://{host}:{CONTROLLER_PORT}")),
+        ("advertised.listeners", format!("PLAINTEXT://{host}:{BROKER_PORT}")),
+        ("controller.listener.names", "CONTROLLER".to_owned()),
+        ("log.dirs", LOG_DIR.to_owned()),
+        // One thread does everything.
+        ("num.recovery.threads.per.data.dir", "1".to_owned()),
+        // What is rare in a day of an installation shall be frequent in an hour of simulation.
+        ("broker.heartbeat.interval.ms", "500".to_owned()),
+        ("broker.session.timeout.ms", "4000".to_owned()),
+        ("replica.lag.time.max.ms", "4000".to_owned()),
+        ("log.segment.bytes", (1 << 20).to_string()),
+        ("log.cleaner.enable", "false".to_owned()),
+        ("offsets.topic.num.partitions", "2".to_owned()),
+        ("transaction.state.log.num.partitions", "2".to_owned()),
+        ("auto.create.topics.enable", "false".to_owned()),
+    ];
+    let overrides = settings.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+    let (config, _) = klamm_config::load(&Sources { overrides, ..Sources::default() })
+        .unwrap_or_else(|errors| panic!("the simulation's own settings are wrong: {errors:?}"));
+    config
+}
