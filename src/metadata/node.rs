@@ -131,6 +131,11 @@ impl MetadataNode {
         self.sessions.lost(node);
     }
 
+    /// Whether a broker has sent a heartbeat to this node lately, and since a connection to it was lost.
+    pub fn has_session(&self, node: NodeId) -> bool {
+        self.sessions.has_session(node)
+    }
+
     /// The leader of the quorum has died: as a voter, this node stands for election at once.
     pub fn leader_died(&self, leader: NodeId) {
         // If several wait already, the next word comes with the next attempt to reach it.

@@ -28,6 +28,10 @@ const LOOKS: [Duration; 7] = [
     Duration::from_millis(600),
 ];
 
+/// How often in a row its port must refuse before a node is taken for dead: a firewall or a proxy that is being changed
+/// may refuse as well. A heartbeat that has come since shows that it lives.
+const REFUSALS: u32 = 2;
+
 /// How long a look may take. A machine that is gone answers nothing: that is left to the session's time-out.
 const LOOK_TIMEOUT: Duration = Duration::from_millis(500);
 
@@ -79,9 +83,14 @@ pub(crate) async fn watch(
 async fn look(context: &Context, network: &dyn Network, node: NodeId, address: &Address) {
     // The registration that is ended is the one of before the look: the node may be back by then.
     let registration = context.image().brokers.get(&node).map(|broker| broker.epoch);
+    let mut refusals = 0;
     for pause in LOOKS {
         tokio::time::sleep(pause).await;
-        if is_refused(network, address).await {
+        if context.metadata.has_session(node) {
+            break;
+        }
+        refusals = if is_refused(network, address).await { refusals + 1 } else { 0 };
+        if refusals == REFUSALS {
             return bury(context, node, registration).await;
         }
     }
