@@ -38,7 +38,7 @@ pub fn load(sources: &Sources) -> Result<(BrokerConfig, Vec<Warning>), Vec<Confi
     legacy::translate(&mut loading);
     loading.check_values();
     loading.refuse_what_is_not_built();
-    let defaults = loading.own_defaults(sources.file.is_some());
+    let mut defaults = loading.own_defaults(sources.file.is_some());
     let node_id = loading.node_id();
     let roles = loading.roles();
     let quorum_voters = loading.quorum_voters(node_id, roles);
@@ -54,6 +54,10 @@ pub fn load(sources: &Sources) -> Result<(BrokerConfig, Vec<Warning>), Vec<Confi
     }
     loading.tell_what_has_no_effect();
     let rack = loading.value("broker.rack");
+    if quorum_voters.iter().any(|voter| voter.id != node_id) || !bootstrap_servers.is_empty() {
+        // A cluster keeps Kafka's own topics as safe as Kafka does.
+        defaults.retain(|key, _| !REPLICATION_OF_ONE_NODE.contains(key));
+    }
     let mut config = BrokerConfig::read(loading.settings.clone(), defaults);
     config.node_id = node_id;
     config.cluster_id = cluster_id;
@@ -75,6 +79,15 @@ pub fn load(sources: &Sources) -> Result<(BrokerConfig, Vec<Warning>), Vec<Confi
     }
     if loading.errors.is_empty() { Ok((config, loading.warnings)) } else { Err(loading.errors) }
 }
+
+/// What a node that is alone has by default, for it could not keep more replicas.
+const REPLICATION_OF_ONE_NODE: [&str; 5] = [
+    "offsets.topic.replication.factor",
+    "share.coordinator.state.topic.min.isr",
+    "share.coordinator.state.topic.replication.factor",
+    "transaction.state.log.min.isr",
+    "transaction.state.log.replication.factor",
+];
 
 /// What was found so far.
 #[derive(Default)]
@@ -200,15 +213,11 @@ impl Loading {
             ("controller.listener.names", ""),
             ("log.dir", "./klamm-data"),
             ("node.id", "1"),
-            ("offsets.topic.replication.factor", "1"),
             ("process.roles", "broker,controller"),
-            ("share.coordinator.state.topic.min.isr", "1"),
-            ("share.coordinator.state.topic.replication.factor", "1"),
-            ("transaction.state.log.min.isr", "1"),
-            ("transaction.state.log.replication.factor", "1"),
         ]
         .map(|(key, value)| (key, value.to_owned()))
         .into();
+        defaults.extend(REPLICATION_OF_ONE_NODE.map(|key| (key, "1".to_owned())));
         if !has_file {
             defaults.insert("listeners", LOOPBACK.to_owned());
         }

@@ -271,6 +271,10 @@ fn a_node_is_broker_or_controller_or_both_of_a_cluster() {
     let config = file(&format!("node.id=2\n{quorum}{both}"));
     assert_eq!((config.quorum_voters.len(), config.is_alone()), (3, false));
     assert_eq!(config.quorum_address(), ("b".to_owned(), 9093));
+    // A cluster must not keep committed offsets and transactions on one node alone because nobody said otherwise.
+    let replicated =
+        (config.offsets_topic_replication_factor, config.transaction_state_log_replication_factor);
+    assert_eq!((replicated, config.transaction_state_log_min_isr), ((3, 3), 2));
     let config =
         file(&format!("node.id=2\nprocess.roles=controller\nlisteners=CONTROLLER://:9093\n{quorum}"));
     assert!(config.client_listeners().next().is_none());
