@@ -1,6 +1,7 @@
 //! Leading: what is known of the followers, and the high watermark that follows from it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use klamm_model::{LeaderEpoch, NodeId, Offset};
 use klamm_storage::StorageError;
@@ -39,6 +40,41 @@ pub(crate) struct LeaderState {
 }
 
 impl LeaderState {
+    /// Of a leader whose epoch begins at `epoch_start`, before it knows who else is there.
+    fn new(local: NodeId, epoch_start: Offset, partition_epoch: i32) -> LeaderState {
+        LeaderState {
+            local,
+            partition_epoch,
+            epoch_start,
+            replicas: Vec::new(),
+            isr: Vec::new(),
+            proposed: None,
+            followers: Vec::new(),
+        }
+    }
+
+    /// Takes over what the metadata says, unless it is older than what is known; returns whether it did. What is known
+    /// of followers that stay is kept, and nobody may see this leader without them: its high watermark would wait
+    /// for none.
+    fn take_over(&mut self, leadership: &Leadership, now: Duration) -> bool {
+        if leadership.partition_epoch < self.partition_epoch {
+            return false;
+        }
+        if leadership.partition_epoch > self.partition_epoch {
+            self.proposed = None;
+        }
+        self.partition_epoch = leadership.partition_epoch;
+        self.replicas.clone_from(&leadership.replicas);
+        self.isr.clone_from(&leadership.isr);
+        self.followers.retain(|follower| leadership.replicas.contains(&follower.node));
+        for node in leadership.replicas.iter().filter(|node| **node != self.local) {
+            if self.follower(*node).is_none() {
+                self.followers.push(Follower::new(*node, leadership.isr.contains(node), now));
+            }
+        }
+        true
+    }
+
     pub(crate) fn isr(&self) -> &[NodeId] {
         &self.isr
     }
@@ -106,63 +142,40 @@ impl Partition {
         let _writer = self.writer.lock();
         let now = self.clock.monotonic();
         let local_end = self.log().log_end_offset();
-        let known = match self.leads_already(leadership) {
-            Known::Older => return Ok(()),
-            Known::SameEpoch => {
-                let mut state = self.state.lock();
-                let Role::Leader(leader) = &mut state.role else {
-                    unreachable!("the role changes only under the writer's lock");
-                };
-                let proposed = leader.proposed.take();
-                let is_newer = leadership.partition_epoch > leader.partition_epoch;
-                Continued {
-                    epoch_start: leader.epoch_start,
-                    proposed: proposed.filter(|_| !is_newer),
-                    followers: std::mem::take(&mut leader.followers),
+        if self.would_begin_epoch(leadership) {
+            self.log().assign_epoch(leadership.leader_epoch, local_end)?;
+        }
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        if leadership.leader_epoch < state.leader_epoch {
+            return Ok(());
+        }
+        match &mut state.role {
+            Role::Leader(leader) if leadership.leader_epoch == state.leader_epoch => {
+                if !leader.take_over(leadership, now) {
+                    return Ok(());
                 }
             }
-            Known::NewEpoch => {
-                self.log().assign_epoch(leadership.leader_epoch, local_end)?;
-                Continued { epoch_start: local_end, proposed: None, followers: Vec::new() }
-            }
-        };
-        let mut followers = known.followers;
-        followers.retain(|follower| leadership.replicas.contains(&follower.node));
-        for node in leadership.replicas.iter().filter(|node| **node != self.local) {
-            if !followers.iter().any(|follower| follower.node == *node) {
-                followers.push(Follower::new(*node, leadership.isr.contains(node), now));
+            _ => {
+                let mut leader = LeaderState::new(self.local, local_end, leadership.partition_epoch);
+                leader.take_over(leadership, now);
+                state.role = Role::Leader(leader);
+                state.leader_epoch = leadership.leader_epoch;
             }
         }
-        let mut state = self.state.lock();
-        state.role = Role::Leader(LeaderState {
-            local: self.local,
-            partition_epoch: leadership.partition_epoch,
-            epoch_start: known.epoch_start,
-            replicas: leadership.replicas.clone(),
-            isr: leadership.isr.clone(),
-            proposed: known.proposed,
-            followers,
-        });
-        state.leader_epoch = leadership.leader_epoch;
         state.raise_high_watermark(self);
-        drop(state);
+        drop(guard);
         self.waiters.wake_all();
         Ok(())
     }
 
-    fn leads_already(&self, leadership: &Leadership) -> Known {
+    /// Whether this replica does not lead yet in an epoch that is not over. The caller holds the writer's lock, under
+    /// which alone roles and epochs change.
+    fn would_begin_epoch(&self, leadership: &Leadership) -> bool {
         let state = self.state.lock();
-        match &state.role {
-            _ if leadership.leader_epoch < state.leader_epoch => Known::Older,
-            Role::Leader(leader) if leadership.leader_epoch == state.leader_epoch => {
-                if leadership.partition_epoch < leader.partition_epoch {
-                    Known::Older
-                } else {
-                    Known::SameEpoch
-                }
-            }
-            _ => Known::NewEpoch,
-        }
+        let leads = matches!(state.role, Role::Leader(_));
+        leadership.leader_epoch > state.leader_epoch
+            || (leadership.leader_epoch == state.leader_epoch && !leads)
     }
 
     /// A follower has fetched: what it asks for next says what it has. Returns false, and counts nothing, for a node
@@ -243,23 +256,6 @@ impl Partition {
             _ => Err(ReadError::NotLeader),
         }
     }
-}
-
-/// What a leader keeps when it is told again that it leads.
-struct Continued {
-    epoch_start: Offset,
-    proposed: Option<Vec<NodeId>>,
-    followers: Vec<Follower>,
-}
-
-/// What news about leadership means to this replica.
-enum Known {
-    /// It knows later news.
-    Older,
-    /// It leads in that epoch already: the news is of another ISR or other replicas.
-    SameEpoch,
-    /// A new epoch begins.
-    NewEpoch,
 }
 
 impl std::fmt::Debug for Partition {

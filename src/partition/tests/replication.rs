@@ -4,6 +4,7 @@
 mod replica;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -96,6 +97,41 @@ fn fetch_once(leader: &Replica, follower: &Replica) {
 
 fn visible(replica: &Replica, from: Offset) -> bool {
     replica.partition.read(from, &options(CONSUMER)).unwrap().slice.is_some()
+}
+
+/// Metadata comes while followers fetch and the ISR is looked at: none of them may see a leader that knows no
+/// followers, or the high watermark is at the end of its log and it is alone in the ISR.
+#[test]
+fn a_leader_that_hears_of_the_same_epoch_again_never_forgets_its_followers() {
+    let leader = replica(LEADER, PartitionSettings::default());
+    let nodes: Vec<NodeId> = (1..=32).map(NodeId).collect();
+    let told = |partition_epoch| Leadership {
+        leader: Some(LEADER),
+        leader_epoch: LeaderEpoch(0),
+        partition_epoch,
+        replicas: nodes.clone(),
+        isr: nodes.clone(),
+    };
+    leader.partition.become_leader(&told(0)).unwrap();
+    append(&leader, batch(&["a"], None), -1).unwrap();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                let progress = FollowerProgress {
+                    leader_epoch: Some(LeaderEpoch(0)),
+                    ..FollowerProgress::at(FOLLOWER, 0)
+                };
+                assert!(leader.partition.follower_fetched(progress), "the follower is a replica");
+                leader.partition.reconsider_high_watermark();
+                assert_eq!(leader.partition.propose_isr_change(), None, "all of them are in sync");
+            }
+        });
+        (1..20_000)
+            .for_each(|partition_epoch| leader.partition.become_leader(&told(partition_epoch)).unwrap());
+        is_over.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(leader.partition.offsets().high_watermark, 0, "no follower has the record");
 }
 
 #[test]
