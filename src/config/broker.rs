@@ -367,9 +367,11 @@ mod tests {
         "controller.quorum.bootstrap.servers",
         "controller.quorum.voters",
         "cordoned.log.dirs",
+        "follower.replication.throttled.rate",
         "host.name",
         "inter.broker.listener.name",
         "klamm.http.listener",
+        "leader.replication.throttled.rate",
         "listener.security.protocol.map",
         "listeners",
         "log.dir",
@@ -379,6 +381,7 @@ mod tests {
         "num.replica.alter.log.dirs.threads",
         "port",
         "process.roles",
+        "replica.alter.log.dirs.io.max.bytes.per.second",
         "security.inter.broker.protocol",
     ];
 

@@ -107,7 +107,8 @@ pub fn describe_topic(
         .collect()
 }
 
-/// All keys of this broker, sorted by name: those of today's Kafka, and any other that was set.
+/// All keys of this broker, sorted by name: those of today's Kafka, and any other that was set. Kafka's quotas of
+/// replication are among the latter.
 pub fn describe_broker(dynamic: &DynamicConfigs<'_>, broker: &BrokerConfig) -> Vec<ConfigEntry> {
     let mut names: BTreeSet<&str> =
         table::broker_keys().iter().filter(|key| is_described(key)).map(|key| key.name).collect();

@@ -378,9 +378,13 @@ impl Follower {
         &self,
         name: &TopicPartition,
         topic: &Topic,
+        state: &PartitionState,
         config: &TopicConfig,
     ) -> Result<Arc<Log>, StorageError> {
-        let create = || match self.new.contains(&(topic.id, name.partition)) {
+        // In the place of a disk that was replaced, a follower begins anew: the leader has everything.
+        let has_other_leader = state.leader.is_some_and(|leader| leader != self.node_id);
+        let begins_anew = has_other_leader && self.store.are_directories_online();
+        let create = || match begins_anew || self.new.contains(&(topic.id, name.partition)) {
             true => self.store.create(name, topic.id, log_config(config)),
             false => self.store.create_unless_elsewhere(name, topic.id, log_config(config)),
         };
@@ -419,7 +423,7 @@ impl Follower {
                 partition.clone()
             }
             None => {
-                let log = self.open_log(name, topic, config)?;
+                let log = self.open_log(name, topic, state, config)?;
                 let high_watermark = self.store.high_watermark(name).unwrap_or(0);
                 let clock = self.clock.clone();
                 let partition = Partition::new(topic.id, self.node_id, log, high_watermark, settings, clock)

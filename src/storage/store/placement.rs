@@ -314,6 +314,11 @@ impl LogStore {
         lost
     }
 
+    /// Whether all directories of `log.dirs` work.
+    pub fn are_directories_online(&self) -> bool {
+        self.shared.health.iter().all(|health| health.failure().is_none())
+    }
+
     /// The ids of the directories that went offline since the start.
     pub fn offline_directory_ids(&self) -> Vec<Uuid> {
         let online: Vec<Uuid> = self.shared.online().map(|directory| directory.id).collect();
