@@ -141,6 +141,22 @@ fn secrets_and_unknown_keys_show_no_value() {
     }
 }
 
+/// `kafka-reassign-partitions --throttle` sets them, and whoever looks must see them. As observed on Kafka 4.4.0.
+#[test]
+fn quotas_of_replication_are_shown_where_they_are_set() {
+    let key = "leader.replication.throttled.rate";
+    let set = settings(&[(key, "500")]);
+    let dynamic = DynamicConfigs { broker: Some(&set), cluster: None };
+    let entry = entry_of(&describe_broker(&dynamic, &broker(&[])), key);
+    assert_eq!(
+        line(&entry),
+        format!("{key}=500 sensitive=false synonyms={{DYNAMIC_BROKER_CONFIG:{key}=500}}")
+    );
+    assert_eq!((entry.read_only, entry.kind), (false, Some(Kind::Long)));
+    let unset = describe_broker(&DynamicConfigs::default(), &broker(&[]));
+    assert!(unset.iter().all(|entry| entry.name != key));
+}
+
 #[test]
 fn the_cluster_default_holds_what_was_set_for_all() {
     let described = describe_cluster_default(&settings(&[("max.connections", "9")]));
