@@ -9,6 +9,7 @@ use klamm_protocol::records::cluster_metadata::MetadataRecord;
 use openraft::errors::{ClientWriteError, RaftError};
 use openraft::raft::ClientWriteResponse;
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::MissedTickBehavior;
 
 use super::SubmitError;
 use super::sessions::Sessions;
@@ -93,24 +94,27 @@ pub(super) async fn run(
     let mut waiting = Vec::new();
     let mut bytes_since_snapshot = 0;
     let mut rebalancing = Rebalancing { every: surroundings.quorum.rebalance_leaders_every, next: None };
+    // It comes before the requests, of which there may always be one that waits.
+    let mut looks = tokio::time::interval(sessions.pause());
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         // A broker that is alone has nobody who could take over from it.
         let watches = images.borrow().brokers.len() > 1;
         tokio::select! {
             biased;
-            received = jobs.recv_many(&mut waiting, JOBS_MAX) => if received == 0 {
-                return;
-            },
-            () = tokio::time::sleep(sessions.pause()), if watches => {
+            _ = looks.tick(), if watches => {
                 waiting.extend(fencing(&images, &sessions, &surroundings));
                 let is_controller = images.borrow().controller == Some(surroundings.id);
                 if rebalancing.is_due(surroundings.clock.monotonic(), is_controller) {
                     let decide = |image: &Image, context: &ControllerContext<'_>| {
                         (rebalance_leaders(image, context), ())
                     };
-                    waiting.push(Box::new(Decision::new(decide, oneshot::channel().0)));
+                    waiting.push(Box::new(Decision::unasked(decide)));
                 }
             }
+            received = jobs.recv_many(&mut waiting, JOBS_MAX) => if received == 0 {
+                return;
+            },
         }
         decide_all(&raft, &images, &surroundings, std::mem::take(&mut waiting)).await;
         bytes_since_snapshot += log.take_bytes_appended();
@@ -162,7 +166,7 @@ fn fencing(
     tracing::warn!("nothing was heard of broker(s) {silent} for broker.session.timeout.ms: fenced");
     let decide =
         move |image: &Image, context: &ControllerContext<'_>| (fence_brokers(image, context, &expired), ());
-    Some(Box::new(Decision::new(decide, oneshot::channel().0)))
+    Some(Box::new(Decision::unasked(decide)))
 }
 
 async fn decide_all(
