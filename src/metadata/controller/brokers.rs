@@ -21,7 +21,8 @@ use super::features::{ELIGIBLE_LEADERS_VERSION, initial_features};
 use crate::apply::apply_to;
 use crate::image::{Broker, Image, PartitionState};
 
-/// Registers a broker, fenced. A second run of the process takes the place of the first: whatever that one
+/// Registers a broker, fenced. A process that asks again, because the answer was lost or late, keeps the epoch that it
+/// has. A second run of the process takes the place of the first: whatever that one
 /// led is without a leader until the new one is unfenced. It is refused while the first one `has_session`, unless
 /// the second knows its epoch: then the first has stopped cleanly. One that does not know it comes back from an
 /// unclean stop, and may have lost what it had acknowledged: it is neither in sync nor eligible (KIP-966). One that
@@ -58,6 +59,10 @@ pub fn register_broker(
     if request.features.iter().any(lacks_level) {
         return refuse(ErrorCode::UnsupportedVersion);
     }
+    if let Some(present) = present.filter(|present| is_registered_so(present, request)) {
+        let response = BrokerRegistrationResponse { broker_epoch: present.epoch, ..Default::default() };
+        return (Vec::new(), response);
+    }
     let epoch = next_epoch(image, id);
     // The first broker of a new cluster brings its features with it.
     let mut records = initial_features(image, context);
@@ -74,7 +79,21 @@ pub fn register_broker(
     (records, BrokerRegistrationResponse { broker_epoch: epoch, ..Default::default() })
 }
 
-/// Broker epochs rise with the log, so that an older one is told apart from a newer one.
+/// Whether a broker is registered by this very process, and as it says that it is.
+fn is_registered_so(present: &Arc<Broker>, request: &BrokerRegistrationRequest) -> bool {
+    if present.incarnation != request.incarnation_id || present.in_controlled_shutdown {
+        return false;
+    }
+    let mut image = Image::empty(&request.cluster_id);
+    apply_to(&mut image, &registration_record(request, present.epoch));
+    image.brokers.get(&present.id).is_some_and(|asked| {
+        let fenced = present.fenced;
+        Broker { fenced, ..(**asked).clone() } == **present
+    })
+}
+
+/// Broker epochs rise with the log, so that an older one is told apart from a newer one. Each is the offset of the
+/// entry that has the registration, but where brokers came from another log.
 fn next_epoch(image: &Image, id: NodeId) -> i64 {
     let after_present = image.brokers.get(&id).map_or(0, |present| present.epoch + 1);
     after_present.max(image.offset + 1)
@@ -120,7 +139,8 @@ pub fn heartbeat_broker(
     if broker.epoch != request.broker_epoch {
         return refuse(ErrorCode::StaleBrokerEpoch);
     }
-    let is_caught_up = request.current_metadata_offset >= broker.epoch;
+    // Nobody can have more than there is.
+    let is_caught_up = request.current_metadata_offset >= broker.epoch.min(image.offset);
     let leaving = Candidates { leaving: Some(id), ..Candidates::default() };
     let mut records = take_offline(image, context, broker, &request.offline_log_dirs);
     let mut planned = image.clone();

@@ -33,6 +33,9 @@ pub(super) trait Job: Send {
     /// Decides it upon this image. It is asked again when its records came too late.
     fn decide(&mut self, image: &Image, context: &ControllerContext<'_>) -> Vec<MetadataRecord>;
 
+    /// Whether whoever asked for it waits no longer. It may have asked again, and is not to get both.
+    fn is_given_up(&self) -> bool;
+
     /// Sends the reply of the last decision, or why there is none.
     fn finish(self: Box<Self>, outcome: Result<(), SubmitError>);
 }
@@ -41,12 +44,18 @@ pub(super) trait Job: Send {
 pub(super) struct Decision<F, R> {
     decide: F,
     reply: Option<R>,
-    sender: oneshot::Sender<Result<R, SubmitError>>,
+    /// Nothing where nobody waits for it.
+    sender: Option<oneshot::Sender<Result<R, SubmitError>>>,
 }
 
 impl<F, R> Decision<F, R> {
     pub(super) fn new(decide: F, sender: oneshot::Sender<Result<R, SubmitError>>) -> Decision<F, R> {
-        Decision { decide, reply: None, sender }
+        Decision { decide, reply: None, sender: Some(sender) }
+    }
+
+    /// One that the controller makes of itself.
+    fn unasked(decide: F) -> Decision<F, R> {
+        Decision { decide, reply: None, sender: None }
     }
 }
 
@@ -61,14 +70,20 @@ where
         records
     }
 
+    fn is_given_up(&self) -> bool {
+        self.sender.as_ref().is_some_and(oneshot::Sender::is_closed)
+    }
+
     fn finish(self: Box<Self>, outcome: Result<(), SubmitError>) {
         let reply = match (outcome, self.reply) {
             (Ok(()), Some(reply)) => Ok(reply),
             (Ok(()), None) => unreachable!("a job is decided before it is finished"),
             (Err(error), _) => Err(error),
         };
-        // Whoever asked may have gone.
-        let _ = self.sender.send(reply);
+        if let Some(sender) = self.sender {
+            // Whoever asked may have gone.
+            let _ = sender.send(reply);
+        }
     }
 }
 
@@ -175,7 +190,11 @@ async fn decide_all(
     surroundings: &Surroundings,
     mut jobs: Vec<Box<dyn Job>>,
 ) {
-    while !jobs.is_empty() {
+    loop {
+        jobs.retain(|job| !job.is_given_up());
+        if jobs.is_empty() {
+            return;
+        }
         let outcomes = decide_some(raft, images, surroundings, &mut jobs).await;
         for (job, outcome) in jobs.drain(..outcomes.len()).zip(outcomes) {
             job.finish(outcome);
@@ -220,7 +239,8 @@ struct Plan {
     outcomes: Vec<Result<(), SubmitError>>,
 }
 
-/// Decides jobs until one entry is full, each upon the image that the ones before it lead to.
+/// Decides jobs until one entry is full, each upon the image that the ones before it lead to. A broker registers only
+/// once in an entry, since the entry's offset is the epoch.
 ///
 /// Records are encoded here already: one that cannot be would be found out only by the log, whose errors end
 /// the quorum on this node.
@@ -239,6 +259,7 @@ fn decide_upon(image: &Image, surroundings: &Surroundings, jobs: &mut [Box<dyn J
         let decided = job.decide(&planned, &context);
         match writable_len(&decided) {
             Ok(len) if bytes > 0 && bytes + len > BATCH_BYTES_MAX => break,
+            Ok(_) if registers_again(&plan.records, &decided) => break,
             Ok(len) => {
                 bytes += len;
                 decided.iter().for_each(|record| apply_to(&mut planned, record));
@@ -252,6 +273,16 @@ fn decide_upon(image: &Image, surroundings: &Surroundings, jobs: &mut [Box<dyn J
         }
     }
     plan
+}
+
+/// Whether a broker is registered that the records before register already.
+fn registers_again(before: &[MetadataRecord], decided: &[MetadataRecord]) -> bool {
+    let registered = |record: &MetadataRecord| match record {
+        MetadataRecord::RegisterBroker(record) => Some(record.broker_id),
+        _ => None,
+    };
+    let mut ids = decided.iter().filter_map(registered);
+    ids.any(|id| before.iter().any(|record| registered(record) == Some(id)))
 }
 
 /// How many bytes the records of one request take in the log, if it can hold them.
@@ -315,7 +346,7 @@ mod tests {
             })
         };
         let decide = move |_: &Image, _: &ControllerContext<'_>| ((0..count).map(record).collect(), ());
-        Box::new(Decision::new(decide, oneshot::channel().0))
+        Box::new(Decision::unasked(decide))
     }
 
     fn plan(mut jobs: Vec<Box<dyn Job>>) -> Plan {
@@ -344,7 +375,7 @@ mod tests {
         let fence = |image: &Image, context: &ControllerContext<'_>| {
             (fence_brokers(image, context, &[(NodeId(1), image.brokers[&NodeId(1)].epoch)]), ())
         };
-        let mut jobs: Vec<Box<dyn Job>> = vec![Box::new(Decision::new(fence, oneshot::channel().0))];
+        let mut jobs: Vec<Box<dyn Job>> = vec![Box::new(Decision::unasked(fence))];
         let plan = decide_upon(&image, &surroundings(), &mut jobs);
         assert_eq!((plan.outcomes, plan.records.len()), (vec![Ok(())], 10_001));
         let bytes = entry::records_len(&plan.records).unwrap();

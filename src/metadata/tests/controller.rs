@@ -325,6 +325,24 @@ fn leaders_move_when_brokers_go_and_the_last_replica_waits() {
     assert_eq!(cluster.partition("both", 0).leader, Some(NodeId(2)));
 }
 
+/// An answer may be lost or late: then a process asks again, and is still the same.
+#[test]
+fn a_process_that_registers_again_keeps_its_epoch() {
+    let mut cluster = Cluster::with_brokers(&["a", "b"]);
+    let before = cluster.image.clone();
+    assert_eq!(cluster.register(1, 1, "a"), 0);
+    assert_eq!(cluster.image.brokers, before.brokers, "it serves, and goes on");
+    assert_eq!(cluster.register(3, 3, ""), 0);
+    let epoch = cluster.image.brokers[&NodeId(3)].epoch;
+    assert_eq!(epoch, cluster.image.offset);
+    assert_eq!(cluster.register(3, 3, ""), 0);
+    assert_eq!(cluster.image.brokers[&NodeId(3)].epoch, epoch);
+    assert_eq!(cluster.register(3, 3, "c"), 0, "it has something new to say");
+    let broker = &cluster.image.brokers[&NodeId(3)];
+    assert_eq!((broker.epoch, broker.rack.as_deref()), (cluster.image.offset, Some("c")));
+    assert!(cluster.heartbeat(3, |_| {}).is_caught_up);
+}
+
 #[test]
 fn a_controlled_shutdown_hands_over_first() {
     let mut cluster = Cluster::with_brokers(&["", ""]);

@@ -1,11 +1,13 @@
-//! The sessions of brokers at a controller that has much to do.
+//! Brokers at a controller that has much to do: their registrations, and their sessions.
 
 #[allow(dead_code, reason = "each test uses a part of it")]
 mod joining;
 mod wires;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use klamm_model::{NodeId, Uuid};
 
 use wires::{Machine, Wires, wait_for};
@@ -39,4 +41,22 @@ async fn a_controller_that_is_asked_all_the_time_fences_a_silent_broker() {
         () = asking => {}
     }
     assert!(!node.image().brokers[&busy].fenced);
+}
+
+/// Runs of a broker that come after each other may be decided together. Each epoch is the offset of the entry that has
+/// the registration: a broker of which more is asked than there is in the log is never unfenced.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn runs_that_register_at_the_same_time_get_epochs_of_the_log() {
+    let wires = Wires::default();
+    let node = Machine::new(1, &[1], &wires).start();
+    node.joined().await.unwrap();
+    let broker = NodeId(11);
+    let register = |run| joining::register(&node, broker, run, Uuid([11; 16]));
+    let epochs = join_all((1..=12).map(register)).await;
+    let epochs: BTreeSet<i64> = epochs.into_iter().map(Result::unwrap).collect();
+    assert_eq!(epochs.len(), 12, "{epochs:?}");
+    let newest = *epochs.last().unwrap();
+    let image = node.image();
+    assert_eq!((image.brokers[&broker].epoch, image.offset), (newest, newest));
+    joining::unfence(&node, broker, newest).await.unwrap();
 }
