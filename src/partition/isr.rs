@@ -9,7 +9,7 @@ use klamm_model::{LeaderEpoch, NodeId, Offset};
 
 use crate::leader::LeaderState;
 use crate::planted::planted;
-use crate::{Partition, Role};
+use crate::{LookUpError, Partition, Role};
 
 /// A change of the in-sync replicas that the leader wants the controller to make.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -57,6 +57,11 @@ impl ActiveBrokers {
     /// again with [`Partition::reconsider_high_watermark`].
     pub fn replace(&self, epochs: BTreeMap<NodeId, i64>) {
         self.epochs.store(std::sync::Arc::new(Some(epochs)));
+    }
+
+    /// Whether a broker is there.
+    fn is_active(&self, node: NodeId) -> bool {
+        (**self.epochs.load()).as_ref().is_none_or(|epochs| epochs.contains_key(&node))
     }
 
     /// Whether a broker that fetched in this registration may be in sync. A follower that does not tell its own (-1)
@@ -157,6 +162,16 @@ impl Partition {
             Role::Leader(leader) => leader.log_ends().map(|at| end - at.clamp(start, end)).max().unwrap_or(0),
             _ => 0,
         }
+    }
+
+    /// The lowest log start of this leader and of its followers whose brokers are active: records before it are deleted
+    /// on all of them. -1 while a follower has not told.
+    pub fn low_watermark(&self) -> Result<Offset, LookUpError> {
+        let log_start = self.log().log_start_offset();
+        let state = self.state.lock();
+        let Role::Leader(leader) = &state.role else { return Err(LookUpError::NotLeader) };
+        let starts = leader.log_starts().filter(|(node, _)| self.brokers.is_active(*node));
+        Ok(starts.map(|(_, start)| start).fold(log_start, Offset::min))
     }
 
     /// Whether a change still waits for its answer: newer metadata may have overtaken it.

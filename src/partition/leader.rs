@@ -92,6 +92,11 @@ impl LeaderState {
         self.followers.iter().map(|follower| follower.log_end)
     }
 
+    /// Where each follower's log begins, as it said last.
+    pub(crate) fn log_starts(&self) -> impl Iterator<Item = (NodeId, Offset)> {
+        self.followers.iter().map(|follower| (follower.node, follower.log_start))
+    }
+
     /// `min.insync.replicas`, but never more than there are replicas (KIP-966).
     pub(crate) fn min_in_sync(&self, settings: &PartitionSettings) -> usize {
         settings.in_sync_replicas_min.min(self.replicas.len())
@@ -196,8 +201,9 @@ impl Partition {
             let Some(follower) = leader.followers.iter_mut().find(|known| known.node == progress.node) else {
                 return false;
             };
+            let has_other_start = follower.log_start != progress.log_start;
             follower.fetched(&progress, self.log().log_end_offset(), now);
-            state.raise_high_watermark(self)
+            state.raise_high_watermark(self) || has_other_start
         };
         if moved {
             self.waiters.wake_all();

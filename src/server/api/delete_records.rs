@@ -1,16 +1,21 @@
 //! DeleteRecords (key 21), versions 0 to 2: moves the first offset of partitions up (KIP-107).
 //!
 //! v2 flexible. Offset -1 means the high watermark.
+//!
+//! As in Kafka the answer waits until the followers have deleted the same, or the next leader would show it again.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
 
-use klamm_model::ErrorCode;
-use klamm_model::topic_name;
-use klamm_partition::LookUpError;
+use klamm_model::{ErrorCode, Offset, topic_name};
+use klamm_partition::{LookUpError, Partition};
 use klamm_protocol::messages::delete_records::{
     DeleteRecordsPartition, DeleteRecordsPartitionResult, DeleteRecordsRequest, DeleteRecordsResponse,
     DeleteRecordsTopicResult,
 };
+
+use tokio::sync::Notify;
 
 use super::Call;
 use crate::context::Context;
@@ -46,7 +51,41 @@ pub(crate) async fn handle(
             }
         }
     }
+    await_followers(context, request.timeout_ms, &mut topics).await;
     DeleteRecordsResponse { topics, ..Default::default() }
+}
+
+/// Waits until no active replica of the partitions begins before what was deleted.
+async fn await_followers(context: &Context, timeout_ms: i32, topics: &mut [DeleteRecordsTopicResult]) {
+    let timeout = Duration::from_millis(u64::try_from(timeout_ms).unwrap_or(0));
+    let deadline = tokio::time::Instant::now() + timeout;
+    for topic in topics {
+        let name = &topic.name;
+        let deleted = topic.partitions.iter_mut().filter(|result| result.error_code == 0);
+        for result in deleted {
+            let Some(partition) = context.partitions.by_name(name, result.partition_index) else { continue };
+            let before = result.low_watermark;
+            let told = tokio::time::timeout_at(deadline, low_watermark_at(&partition, before)).await;
+            let code = match told {
+                Ok(Ok(())) => continue,
+                Ok(Err(error)) => error.code(),
+                Err(_) => ErrorCode::RequestTimedOut,
+            };
+            result.error_code = code.code();
+            result.low_watermark = partition.low_watermark().unwrap_or(-1);
+        }
+    }
+}
+
+async fn low_watermark_at(partition: &Partition, before: Offset) -> Result<(), LookUpError> {
+    let wake = Arc::new(Notify::new());
+    loop {
+        partition.wake_on_progress(&wake);
+        if partition.low_watermark()? >= before {
+            return Ok(());
+        }
+        wake.notified().await;
+    }
 }
 
 /// A deletion that may not outlive a crash did not succeed, whatever can be read until then.

@@ -7,6 +7,9 @@ use klamm_protocol::messages::alter_partition_reassignments::{
     AlterPartitionReassignmentsRequest, ReassignablePartition, ReassignableTopic,
 };
 use klamm_protocol::messages::create_topics::{CreatableTopic, CreatableTopicConfig, CreateTopicsRequest};
+use klamm_protocol::messages::delete_records::{
+    DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsResponse, DeleteRecordsTopic,
+};
 use klamm_protocol::messages::end_txn::{EndTxnRequest, EndTxnResponse};
 use klamm_protocol::messages::fetch::{
     FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData, ReplicaState,
@@ -445,10 +448,16 @@ async fn followers_begin_where_their_leader_begins() {
     for offset in 0..3 {
         assert_eq!(produce(leader, "three", -1).await, (ErrorCode::None, offset));
     }
-    let partition = leader.context.partitions.by_name("three", 0).unwrap();
-    assert_eq!(partition.delete_records_before(2).unwrap(), 2);
+    let partition = DeleteRecordsPartition { partition_index: 0, offset: 2 };
+    let topic = DeleteRecordsTopic { name: "three".to_owned(), partitions: vec![partition] };
+    let request = DeleteRecordsRequest { topics: vec![topic], timeout_ms: 10_000 };
+    let body = ask(clients_address(leader), 21, 1, &request).await;
+    let answer = DeleteRecordsResponse::decode(&mut Reader::new(body), 1).unwrap();
+    let partition = &answer.topics[0].partitions[0];
+    assert_eq!((partition.error_code, partition.low_watermark), (0, 2));
     for server in servers {
-        until_offsets(server, "three", |offsets| offsets.log_start == 2).await;
+        let offsets = server.context.partitions.by_name("three", 0).unwrap().offsets();
+        assert_eq!(offsets.log_start, 2, "node {} has deleted it too", server.context.node_id);
     }
 }
 
