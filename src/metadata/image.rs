@@ -121,7 +121,7 @@ pub struct Endpoint {
 pub(crate) const DIRECTORY_UNASSIGNED: Uuid = Uuid::ZERO;
 
 /// A replica in a log directory that is offline, of which more is not known.
-pub(crate) const DIRECTORY_LOST: Uuid = reserved_directory(1);
+pub const DIRECTORY_LOST: Uuid = reserved_directory(1);
 
 /// A replica in a log directory that was chosen before directories had ids.
 pub(crate) const DIRECTORY_MIGRATING: Uuid = reserved_directory(2);

@@ -19,7 +19,8 @@ mod rules;
 pub use apply::{apply, apply_to};
 pub use controller::{BrokerConfigError, ConfigRules, DescribedConfig, InternalTopic, TopicDefaults};
 pub use image::{
-    Broker, ConfigResource, Endpoint, Image, PartitionState, RecoveryState, Topic, feature_ranges,
+    Broker, ConfigResource, DIRECTORY_LOST, Endpoint, Image, PartitionState, RecoveryState, Topic,
+    feature_ranges,
 };
 pub use kept::{Kept, QuotaEntity};
 pub use node::{

@@ -1,5 +1,8 @@
 //! Following: appending what the leader sent, with the leader's offsets and epochs, and cutting what it does
 //! not have (KIP-101, KIP-279).
+//!
+//! Batches of V0 and V1 do not say of which epoch they are. What is fetched in an epoch is as its leader has it, so that
+//! epoch is noted for them: without one, nobody would see where logs part.
 
 use bytes::Bytes;
 use klamm_model::{LeaderEpoch, NodeId, Offset};
@@ -60,8 +63,15 @@ impl Partition {
                 // What followers did before there were leader epochs (KIP-101).
                 let _ = self.log().truncate_to(state.watermarks.high_watermark());
             }
+            let follows_anew = leader.is_some() && leadership.leader_epoch > state.leader_epoch;
             state.role = Role::Follower { leader };
             state.leader_epoch = leadership.leader_epoch;
+            // Out of the ISR it may catch up like any other, and what it lost is asked of the leader.
+            state.has_lost_records &= leadership.isr.contains(&self.local);
+            drop(state);
+            if follows_anew && let Err(error) = self.cut_what_has_no_epoch() {
+                tracing::error!("what may part from the leader's log was not cut: {error}");
+            }
         }
         self.waiters.wake_all();
     }
@@ -86,6 +96,13 @@ impl Partition {
             }
             expected = batch.header.next_offset();
             batches.push(batch);
+        }
+        let (first, has_old) = (batches.first(), batches.iter().any(|batch| batch.header.magic < 2));
+        if let Some(first) = first
+            && has_old
+            && log.latest_epoch() < Some(fetched.leader_epoch)
+        {
+            log.assign_epoch(fetched.leader_epoch, first.header.base_offset)?;
         }
         let appended = log.append_replicated(&batches)?;
         let (has_moved, high_watermark) = {
@@ -123,6 +140,9 @@ impl Partition {
             .end_offset_for(epoch)
             .map_or(end, |(known, own_end)| if known == epoch { own_end.min(end) } else { own_end });
         self.truncate_as_follower(own_end, leader_epoch)?;
+        let _writer = self.writer.lock();
+        self.check_follows(leader_epoch)?;
+        self.cut_what_has_no_epoch()?;
         Ok(self.log().log_end_offset())
     }
 
@@ -154,6 +174,20 @@ impl Partition {
         self.log().truncate_to(offset)?;
         self.state.lock().watermarks.follow_log(&self.log());
         self.waiters.wake_all();
+        Ok(())
+    }
+
+    /// Where not even the first record's epoch is known (old formats that an old version has replicated), nobody can
+    /// tell where the logs part, and what is not known to be committed goes, as in Kafka before there were epochs. The
+    /// caller holds the writer's lock.
+    fn cut_what_has_no_epoch(&self) -> Result<(), StorageError> {
+        let (log, high_watermark) = (self.log(), self.state.lock().watermarks.high_watermark());
+        if log.latest_epoch().is_some() || log.log_end_offset() <= high_watermark {
+            return Ok(());
+        }
+        self.truncate_future(high_watermark)?;
+        log.truncate_to(high_watermark)?;
+        self.state.lock().watermarks.follow_log(&log);
         Ok(())
     }
 

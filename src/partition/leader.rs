@@ -145,6 +145,7 @@ impl Partition {
     /// Leads from now on, or goes on leading with another ISR. Older news than what is known changes nothing.
     pub fn become_leader(&self, leadership: &Leadership) -> Result<(), StorageError> {
         let _writer = self.writer.lock();
+        self.check_may_lead(leadership)?;
         let now = self.clock.monotonic();
         let local_end = self.log().log_end_offset();
         if self.would_begin_epoch(leadership) {
@@ -172,6 +173,13 @@ impl Partition {
         drop(guard);
         self.waiters.wake_all();
         Ok(())
+    }
+
+    /// A replica that lacks what it had told that it has leads only if there is nobody else in sync.
+    fn check_may_lead(&self, leadership: &Leadership) -> Result<(), StorageError> {
+        let mut state = self.state.lock();
+        state.has_lost_records &= leadership.isr.iter().any(|node| *node != self.local);
+        if state.has_lost_records { Err(self.log().lost_records()) } else { Ok(()) }
     }
 
     /// Whether this replica does not lead yet in an epoch that is not over. The caller holds the writer's lock, under
@@ -236,6 +244,17 @@ impl Partition {
             read.offsets = self.offsets();
         }
         Ok(read)
+    }
+
+    /// As [`Partition::read`], for one that says that it is a replica and does not prove it: nothing is noted.
+    pub fn read_for_unknown_follower(
+        &self,
+        options: &ReadOptions,
+        node: NodeId,
+        from: Offset,
+    ) -> Result<PartitionRead, ReadError> {
+        self.check_is_replica(node)?;
+        self.read(from, options)
     }
 
     /// The follower that has most, of those that are in sync, have an offset and are wanted; nothing if this replica does

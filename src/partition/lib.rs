@@ -77,6 +77,9 @@ struct State {
     role: Role,
     leader_epoch: LeaderEpoch,
     watermarks: Watermarks,
+    /// Whether the disk has lost records that this replica had told that it has, and it may still count as in sync.
+    /// It must not lead then: the others would cut those records from their logs.
+    has_lost_records: bool,
 }
 
 enum Role {
@@ -100,7 +103,8 @@ impl Partition {
         clock: Arc<dyn Clock>,
     ) -> Partition {
         let watermarks = Watermarks::new(high_watermark, &log);
-        let state = State { role: Role::Idle, leader_epoch: LeaderEpoch::NONE, watermarks };
+        let role = Role::Idle;
+        let state = State { role, leader_epoch: LeaderEpoch::NONE, watermarks, has_lost_records: false };
         Partition {
             topic_partition: log.topic_partition().clone(),
             topic_id,
@@ -145,6 +149,12 @@ impl Partition {
     /// Whether this replica leads.
     pub fn is_leader(&self) -> bool {
         matches!(self.state.lock().role, Role::Leader(_))
+    }
+
+    /// Whether the disk has lost records of this replica, and it may still count as in sync: the controller has to be
+    /// told.
+    pub fn has_lost_records(&self) -> bool {
+        self.state.lock().has_lost_records
     }
 
     /// The leader that it follows or is.

@@ -96,21 +96,36 @@ impl Partition {
         Ok(true)
     }
 
-    /// Takes a log that was opened anew in the place of one that had failed; `reopen` does so. Returns whether there
-    /// was one.
+    /// Takes a log that was opened anew in the place of one that had failed; `reopen` does so, which may take minutes:
+    /// appends and news of leaders do not wait for it. Returns whether there was one.
+    ///
+    /// If the disk has lost the end of the log, a leader stops to lead: the others, who have the lost records, would
+    /// cut them. See [`Partition::has_lost_records`].
     pub fn replace_failed_log(
         &self,
         reopen: impl FnOnce() -> Result<Option<Arc<Log>>, StorageError>,
     ) -> Result<bool, StorageError> {
-        let _writer = self.writer.lock();
+        let failed = self.log();
         let Some(log) = reopen()? else { return Ok(false) };
-        let mut state = self.state.lock();
-        if matches!(state.role, Role::Leader(_)) {
-            log.assign_epoch(state.leader_epoch, log.log_end_offset())?;
+        let _writer = self.writer.lock();
+        if !Arc::ptr_eq(&failed, &self.log()) {
+            return Ok(false);
+        }
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        let is_shorter = log.log_end_offset() < failed.log_end_offset();
+        match &state.role {
+            Role::Leader(leader) if is_shorter && leader.isr().iter().any(|node| *node != self.local) => {
+                state.has_lost_records = true;
+                state.role = Role::Follower { leader: None };
+            }
+            // Nobody else could lead.
+            Role::Leader(_) => {}
+            Role::Idle | Role::Follower { .. } => state.has_lost_records |= is_shorter,
         }
         state.watermarks.follow_log(&log);
         self.log.store(log);
-        drop(state);
+        drop(guard);
         self.waiters.wake_all();
         Ok(true)
     }

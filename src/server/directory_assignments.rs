@@ -1,18 +1,24 @@
 //! Telling the controller in which log directory each replica is, so that it elects nobody whose directory is offline
 //! (KIP-858). A broker with one directory is assumed to use it; this tells what is otherwise.
+//!
+//! A replica that cannot serve, or lacks what it had told that it has, is told to be in no directory: it leaves the ISR,
+//! and another one leads. Kafka takes the whole directory offline then. The last one in sync is not told of: nobody
+//! could take its place.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use klamm_metadata::Image;
-use klamm_model::{ErrorCode, TopicId, Uuid};
+use klamm_metadata::{DIRECTORY_LOST, Image, PartitionState};
+use klamm_model::{ErrorCode, NodeId, TopicId, Uuid};
+use klamm_partition::Partition;
 use klamm_protocol::messages::AssignReplicasToDirsRequest;
 use klamm_protocol::messages::assign_replicas_to_dirs::{
     DirectoryDataRequest, PartitionDataRequest, TopicDataRequest,
 };
 
 use crate::context::{CONTROLLER_TIMEOUT, Context};
+use crate::partition_table::LocalTopic;
 use crate::stop::Stop;
 
 /// How many replicas one request tells of, as in Kafka.
@@ -50,20 +56,40 @@ fn untold(context: &Context, image: &Image) -> BTreeMap<Uuid, BTreeMap<TopicId, 
     let mut untold: BTreeMap<Uuid, BTreeMap<TopicId, Vec<i32>>> = BTreeMap::new();
     let mut count = 0;
     let table = context.partitions.load();
-    for partition in table.partitions() {
-        let (id, index) = (partition.topic_id(), partition.topic_partition().partition);
-        let Some(state) = image.topic(id).and_then(|topic| topic.partition(index)) else { continue };
-        let directory = partition.log().directory_id();
-        if !state.replicas.contains(&context.node_id) || state.directory_of(context.node_id) == directory {
-            continue;
+    for local in table.topics() {
+        let Some(topic) = image.topic(local.id) else { continue };
+        let unopened = local.offline.iter().filter(|index| !local.partitions.contains_key(index));
+        for index in local.partitions.keys().chain(unopened).copied() {
+            let Some(state) = topic.partition(index) else { continue };
+            let Some(directory) = directory_of(local, index, state, context.node_id) else { continue };
+            if !state.replicas.contains(&context.node_id) || state.directory_of(context.node_id) == directory
+            {
+                continue;
+            }
+            count += 1;
+            if count > REPLICAS_MAX {
+                return untold;
+            }
+            untold.entry(directory).or_default().entry(local.id).or_default().push(index);
         }
-        count += 1;
-        if count > REPLICAS_MAX {
-            break;
-        }
-        untold.entry(directory).or_default().entry(id).or_default().push(index);
     }
     untold
+}
+
+/// Where a replica is; nothing if that is not to be told.
+fn directory_of(local: &LocalTopic, index: i32, state: &PartitionState, node: NodeId) -> Option<Uuid> {
+    let partition = local.partitions.get(&index);
+    let log = partition.map(|partition| partition.log());
+    if log.as_ref().is_some_and(|log| !log.is_directory_online()) {
+        return log.map(|log| log.directory_id());
+    }
+    let has_failed =
+        |partition: &Partition| partition.log().failure().is_some() || partition.has_lost_records();
+    if local.offline.contains(&index) || partition.is_some_and(|partition| has_failed(partition)) {
+        let has_others = state.isr.iter().any(|member| *member != node);
+        return (has_others || state.directory_of(node) == DIRECTORY_LOST).then_some(DIRECTORY_LOST);
+    }
+    log.map(|log| log.directory_id())
 }
 
 /// Whether the controller took it.

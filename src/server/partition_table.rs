@@ -77,6 +77,11 @@ impl Table {
         (Cow::Owned(told), offline)
     }
 
+    /// All topics.
+    pub(crate) fn topics(&self) -> impl Iterator<Item = &Arc<LocalTopic>> {
+        self.topics.values()
+    }
+
     /// All partitions.
     pub(crate) fn partitions(&self) -> impl Iterator<Item = &Arc<Partition>> {
         self.topics.values().flat_map(|topic| topic.partitions.values())

@@ -215,6 +215,15 @@ impl Log {
         self.failure.get()
     }
 
+    /// An error that says that the disk has lost records that others count on.
+    pub fn lost_records(&self) -> StorageError {
+        let reason = format!(
+            "the disk has lost records behind offset {}, which other replicas have; one of them has to lead",
+            self.log_end_offset()
+        );
+        StorageError::corrupt(&self.dir, "lead from", reason)
+    }
+
     /// What is known of a producer.
     pub fn producer(&self, id: ProducerId) -> Option<ProducerState> {
         self.producers.lock().get(id).cloned()

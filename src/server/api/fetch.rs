@@ -65,6 +65,9 @@ struct Replica {
     node: NodeId,
     /// The epoch of its broker's registration; -1 before v15.
     broker_epoch: i64,
+    /// Whether it is known to be the broker that is registered now. What anybody else says of a replica's progress counts
+    /// for nothing: it would acknowledge records that the replica does not have.
+    is_known: bool,
     /// Whether its broker has registered anew since: what it says is of a process that is gone (KIP-903).
     is_stale: bool,
 }
@@ -190,9 +193,11 @@ fn limits(context: &Context, call: &Call, request: &FetchRequest) -> Limits {
     };
     let follower = (node.0 >= 0).then(|| {
         let image = context.image();
-        let registered = image.brokers.get(&node).filter(|broker| !broker.fenced);
-        let is_stale = broker_epoch != -1 && registered.is_some_and(|broker| broker.epoch > broker_epoch);
-        Replica { node, broker_epoch, is_stale }
+        let registered = image.brokers.get(&node);
+        let is_known = registered.is_some_and(|broker| broker.epoch == broker_epoch);
+        let is_stale = broker_epoch != -1
+            && registered.is_some_and(|broker| !broker.fenced && broker.epoch > broker_epoch);
+        Replica { node, broker_epoch, is_known, is_stale }
     });
     let who = match follower {
         Some(_) => Who::Follower,
@@ -321,6 +326,9 @@ fn read_partition(asked: &Asked<'_>, partition: &Arc<Partition>, wanted: &Wanted
         last_fetched_epoch: known(wanted.last_fetched_epoch),
     };
     let read = match limits.follower {
+        Some(Replica { node, is_known, .. }) if !is_known || options.current_leader_epoch.is_none() => {
+            partition.read_for_unknown_follower(&options, node, wanted.fetch_offset)
+        }
         Some(Replica { node, broker_epoch, .. }) if pass == Pass::First => {
             let progress = FollowerProgress {
                 node,

@@ -28,19 +28,22 @@ pub(super) struct Taken {
     pub(super) is_behind: bool,
 }
 
-/// What is asked of a leader about a partition next.
-pub(super) fn wanted(partition: &Partition, bytes_max: i32) -> FetchPartition {
+/// What is asked of a leader about a partition next. An error while the log is offline: asking for its end tells the
+/// leader that everything below is here, which a log that has failed cannot say.
+pub(super) fn wanted(partition: &Partition, bytes_max: i32) -> Result<FetchPartition, StorageError> {
+    let log = partition.log();
+    log.check_usable("replicate into")?;
     let offsets = partition.offsets();
-    FetchPartition {
+    Ok(FetchPartition {
         partition: partition.topic_partition().partition,
         current_leader_epoch: partition.leader_epoch().0,
         fetch_offset: offsets.log_end,
-        last_fetched_epoch: partition.log().latest_epoch().unwrap_or(LeaderEpoch::NONE).0,
+        last_fetched_epoch: log.latest_epoch().unwrap_or(LeaderEpoch::NONE).0,
         log_start_offset: offsets.log_start,
         partition_max_bytes: bytes_max,
         high_watermark: offsets.high_watermark,
         ..Default::default()
-    }
+    })
 }
 
 /// Takes over what a leader sent for a partition, or cuts what the leader does not have.
@@ -122,4 +125,58 @@ fn failed(partition: &Partition, error: &ReplicationError) -> Next {
         }
     }
     Next::Wait(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use klamm_model::{NodeId, TopicPartition, Uuid};
+    use klamm_partition::{Leadership, PartitionSettings};
+    use klamm_records::{BatchBuilder, BatchSettings};
+    use klamm_storage::{LogConfig, LogStore, StoreSettings};
+    use klamm_testing::{Failure, Fault, OperationKind, SeededRandom, SimulatedClock, SimulatedDisk};
+
+    use super::*;
+
+    /// A fetch tells the leader what is here, and the leader counts it as acknowledged.
+    #[test]
+    fn nothing_is_asked_for_after_a_sync_that_failed_until_the_log_serves_again() {
+        let disk = SimulatedDisk::new(1);
+        let (clock, random) = (Arc::new(SimulatedClock::new(1_000)), Arc::new(SeededRandom::new(1)));
+        let dirs = vec![Path::new("/data").to_owned()];
+        let settings = StoreSettings::new(dirs, NodeId(2), Arc::new(disk.clone()), clock.clone(), random);
+        let store = LogStore::open(settings).unwrap();
+        store.load(&|_| LogConfig::default()).unwrap();
+        let (name, topic) = (TopicPartition::new("t", 0), Uuid([7; 16]));
+        let log = store.create(&name, topic, LogConfig::default()).unwrap();
+        let settings = PartitionSettings::default();
+        let partition = Arc::new(Partition::new(topic, NodeId(2), log, 0, settings, clock));
+        let nodes = vec![NodeId(1), NodeId(2)];
+        partition.become_follower(&Leadership {
+            leader: Some(NodeId(1)),
+            leader_epoch: LeaderEpoch(0),
+            partition_epoch: 0,
+            replicas: nodes.clone(),
+            isr: nodes,
+        });
+        let asked = wanted(&partition, 1).unwrap();
+        let mut batch = BatchBuilder::v2(BatchSettings::default());
+        batch.append(1, None, Some(b"value"), &[]);
+        let mut batch = batch.build().to_vec();
+        batch[12..16].copy_from_slice(&0i32.to_be_bytes());
+        let data = PartitionData {
+            records: Some(klamm_protocol::RecordsField::from(bytes::Bytes::from(batch))),
+            ..Default::default()
+        };
+        assert!(matches!(take(&partition, &asked, data), Next::FetchOn(_)));
+        assert_eq!(wanted(&partition, 1).unwrap().fetch_offset, 1);
+
+        let fault = disk.inject(Fault::new(Failure::NoSpace).of(OperationKind::SyncData).on("t-0"));
+        partition.log().flush().unwrap_err();
+        assert!(wanted(&partition, 1).is_err());
+        disk.clear(fault);
+        assert!(partition.replace_failed_log(|| store.reopen(&name)).unwrap());
+        assert_eq!(wanted(&partition, 1).unwrap().fetch_offset, 1);
+    }
 }

@@ -154,8 +154,8 @@ impl Fetcher {
         let bytes_max = self.context.config().replica_fetch_max_bytes;
         let (now, longest) = (self.now(), self.pause_max());
         let Some(followed) = self.followed.get_mut(&key) else { return };
-        match followed.partition.log().check_usable("replicate into") {
-            Ok(()) => self.session.put(key, answer::wanted(&followed.partition, bytes_max)),
+        match answer::wanted(&followed.partition, bytes_max) {
+            Ok(wanted) => self.session.put(key, wanted),
             Err(error) => {
                 let name = followed.partition.topic_partition();
                 tracing::debug!("{name} is not fetched from broker {} for now: {error}", self.leader);

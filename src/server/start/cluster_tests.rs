@@ -88,6 +88,10 @@ impl Cluster {
         self.servers.push(server);
     }
 
+    pub(super) fn disk(&self, id: NodeId) -> &SimulatedDisk {
+        &self.disks[id.0 as usize - 1]
+    }
+
     pub(super) fn node(&self, id: NodeId) -> &Server {
         self.servers.iter().find(|server| server.context.node_id == id).expect("it runs")
     }

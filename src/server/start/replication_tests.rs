@@ -23,6 +23,7 @@ use klamm_protocol::messages::produce::{
 };
 use klamm_protocol::{Message, Reader, RecordsField};
 use klamm_records::{BatchBuilder, BatchSettings};
+use klamm_testing::{Failure, Fault, OperationKind};
 
 use super::cluster_tests::{Cluster, until};
 use super::tests::ask;
@@ -508,4 +509,90 @@ async fn a_log_that_moved_away_while_its_node_was_down_is_deleted_at_the_start()
     until_led(&cluster.servers, "three", leader.0).await;
     cluster.restart(away).await;
     assert!(cluster.node(away).context.store.get(&name).is_none());
+}
+
+/// The one that is elected cannot note that it leads. Another one in sync can.
+#[tokio::test(flavor = "multi_thread")]
+async fn another_replica_leads_where_the_one_that_was_elected_has_a_full_disk() {
+    let mut cluster = Cluster::start().await;
+    create(&cluster.servers, "three", &[]).await;
+    let old = leader_of(&cluster.servers, "three").context.node_id;
+    assert_eq!(produce(cluster.node(old), "three", -1).await, (ErrorCode::None, 0));
+    let state = |image: &klamm_metadata::Image| image.topic_by_name("three").unwrap().partitions[0].clone();
+    let before = state(&cluster.node(old).context.image());
+    let others: Vec<NodeId> = before.replicas.into_iter().filter(|node| *node != old).collect();
+    let (full, last) = (others[0], others[1]);
+    let is_full = Fault::new(Failure::NoSpace).of(OperationKind::Write).on("three-0");
+    let is_full = cluster.disk(full).inject(is_full);
+    cluster.kill(old);
+    until(cluster.node(last), "another leader", |image| state(image).leader == Some(last)).await;
+    let elections = state(&cluster.node(last).context.image()).leader_epoch.0 - before.leader_epoch.0;
+    assert!(elections >= 2, "the one with the full disk was elected first");
+    cluster.node(last).context.await_applied(10_000).await;
+    assert_eq!(produce(cluster.node(last), "three", -1).await, (ErrorCode::None, 1));
+
+    cluster.disk(full).clear(is_full);
+    until_in_sync(cluster.node(last), "three", 2).await;
+    let back = cluster.node(full).context.partitions.by_name("three", 0).unwrap();
+    assert_eq!((back.is_leader(), back.offsets().log_end), (false, 2));
+}
+
+/// Whoever can reach the port can send a Fetch that names a replica. Only a broker that tells its registration and the
+/// leader's epoch says what that replica has.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forged_fetch_acknowledges_nothing() {
+    let cluster = Cluster::start().await;
+    create(&cluster.servers, "three", &[("min.insync.replicas", "2")]).await;
+    let leader = leader_of(&cluster.servers, "three").context.node_id;
+    let (away, other) = (NodeId(leader.0 % 3 + 1), NodeId((leader.0 + 1) % 3 + 1));
+    let epoch_of = |node: NodeId| cluster.node(leader).context.image().brokers[&node].epoch;
+    let epochs = [epoch_of(away), epoch_of(other)];
+    // Nothing is fetched any more, and both are in sync still.
+    for node in [away, other] {
+        let partition = cluster.node(node).context.partitions.by_name("three", 0).unwrap();
+        partition.become_follower(&klamm_partition::Leadership {
+            leader: None,
+            leader_epoch: klamm_model::LeaderEpoch(1),
+            partition_epoch: 1,
+            replicas: Vec::new(),
+            isr: Vec::new(),
+        });
+        cluster.node(node).context.replica_fetchers.leadership_changed([partition]);
+    }
+    let leader = cluster.node(leader);
+    assert_eq!(produce(leader, "three", 1).await, (ErrorCode::None, 0));
+    let id = leader.context.image().topic_by_name("three").unwrap().id;
+    let fetch = async |node: NodeId, replica_epoch: i64, leader_epoch: i32, version: i16| {
+        let partition = FetchPartition {
+            current_leader_epoch: leader_epoch,
+            fetch_offset: 1,
+            partition_max_bytes: 1 << 20,
+            ..Default::default()
+        };
+        let request = FetchRequest {
+            replica_id: if version < 15 { node.0 } else { -1 },
+            replica_state: match version {
+                ..15 => ReplicaState::default(),
+                _ => ReplicaState { replica_id: node.0, replica_epoch },
+            },
+            topics: vec![FetchTopic { topic_id: id, partitions: vec![partition], ..Default::default() }],
+            ..Default::default()
+        };
+        let body = ask_flexible(leader, 1, version, &request).await;
+        let answer = FetchResponse::decode(&mut Reader::new(body), version).unwrap();
+        ErrorCode::from_code(answer.responses[0].partitions[0].error_code).unwrap()
+    };
+    let high_watermark = || leader.context.partitions.by_name("three", 0).unwrap().offsets().high_watermark;
+    for (node, epoch) in [away, other].into_iter().zip(epochs) {
+        for (replica_epoch, leader_epoch, version) in
+            [(-1, 0, 14), (-1, 0, 17), (epoch, -1, 17), (epoch + 9, 0, 17)]
+        {
+            assert_eq!(fetch(node, replica_epoch, leader_epoch, version).await, ErrorCode::None);
+        }
+    }
+    assert_eq!(high_watermark(), 0, "no replica has the record");
+    for (node, epoch) in [away, other].into_iter().zip(epochs) {
+        assert_eq!(fetch(node, epoch, 0, 17).await, ErrorCode::None);
+    }
+    assert_eq!(high_watermark(), 1);
 }

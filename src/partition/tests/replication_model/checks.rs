@@ -116,6 +116,7 @@ fn logs_match(logs: &[Option<Records>]) -> Result<(), String> {
             let shared = one
                 .iter()
                 .rev()
+                .filter(|(_, (epoch, _))| *epoch != LeaderEpoch::NONE)
                 .find(|(offset, (epoch, _))| other.get(offset).is_some_and(|(it, _)| it == epoch));
             let Some((end, _)) = shared else { continue };
             if let Some(parted) = one.range(..=end).find(|(offset, record)| other.get(offset) != Some(record))

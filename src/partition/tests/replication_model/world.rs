@@ -125,11 +125,19 @@ pub(crate) struct World {
     /// What was seen to be wrong on the way.
     pub(crate) violation: Option<String>,
     pub(crate) tally: Tally,
+    target_magic: i8,
 }
 
 impl Default for World {
-    /// Three replicas in sync; the first one leads.
+    /// Of the newest format.
     fn default() -> World {
+        World::storing(2)
+    }
+}
+
+impl World {
+    /// Three replicas in sync that store this format; the first one leads.
+    pub(crate) fn storing(target_magic: i8) -> World {
         let ids = [NodeId(1), NodeId(2), NodeId(3)];
         let mut world = World {
             clock: Arc::new(SimulatedClock::new(1_700_000_000_000)),
@@ -152,6 +160,7 @@ impl Default for World {
             end_told: 0,
             violation: None,
             tally: Tally::default(),
+            target_magic,
         };
         for (node, id) in ids.iter().enumerate() {
             let broker_epoch = world.open(node);
@@ -160,9 +169,7 @@ impl Default for World {
         (0..3).for_each(|node| world.learn(node));
         world
     }
-}
 
-impl World {
     pub(crate) fn step(&mut self, step: Step) {
         match step {
             Step::Append(node) => self.append(node),
@@ -196,8 +203,11 @@ impl World {
         let name = TopicPartition::new("t", 0);
         let log = store.create(&name, TOPIC, LogConfig::default()).unwrap();
         let high_watermark = store.high_watermark(&name).unwrap_or(0);
-        let settings =
-            PartitionSettings { in_sync_replicas_min: IN_SYNC_MIN, ..PartitionSettings::default() };
+        let settings = PartitionSettings {
+            in_sync_replicas_min: IN_SYNC_MIN,
+            target_magic: self.target_magic,
+            ..PartitionSettings::default()
+        };
         let brokers = Arc::new(ActiveBrokers::default());
         let partition = Partition::new(TOPIC, *id, log, high_watermark, settings, self.clock.clone())
             .with_brokers(brokers.clone());
