@@ -14,7 +14,7 @@ use klamm_io::{Clock, Threads};
 use klamm_metadata::{Broker, ConfigResource, Image, MetadataNode};
 use klamm_model::{ErrorCode, NodeId, ProducerId, TopicId, TopicPartition, topic_name};
 use klamm_storage::{Cleaner, LogStore, StorageErrorKind};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use crate::api::Call;
 use crate::broker_channel::BrokerChannel;
@@ -22,6 +22,7 @@ use crate::controller_channel::{ControllerChannel, ForController};
 use crate::fetch_sessions::FetchSessions;
 use crate::image_follower::Applied;
 use crate::isr_changes::IsrChanges;
+use crate::lifecycle::registration_lost;
 use crate::limits::{Connections, RateLimit};
 use crate::listener::Endpoint;
 use crate::marker_channel::MarkerChannel;
@@ -67,6 +68,8 @@ pub(crate) struct Context {
     pub(crate) heartbeat_now: Notify,
     /// The epoch of this broker's registration; -1 before it has one.
     pub(crate) broker_epoch: AtomicI64,
+    /// Why this process has no place in the cluster any more, once it hears of that.
+    pub(crate) registration_lost: watch::Sender<Option<String>>,
     pub(crate) clock: Arc<dyn Clock>,
     /// Where work is done that may wait for the disk.
     pub(crate) threads: Threads,
@@ -90,6 +93,12 @@ impl Context {
     /// The epoch of this broker's registration; -1 before it has one.
     pub(crate) fn broker_epoch(&self) -> i64 {
         self.broker_epoch.load(Ordering::Acquire)
+    }
+
+    /// Why this process has no place in the cluster any more, if an image says so or the controller did.
+    pub(crate) fn why_lost(&self, image: &Image) -> Option<String> {
+        let told = self.registration_lost.borrow().clone();
+        told.or_else(|| registration_lost(image, self.node_id, self.broker_epoch()))
     }
 
     /// The newest image of the cluster that this node has.

@@ -84,6 +84,17 @@ fn key_of<'a, K, V>(item: &DiffItem<'a, 'a, K, V>) -> &'a K {
     }
 }
 
+/// What a partition is told that is never served here again: nobody leads it, and no later news changes that.
+fn nobody() -> Leadership {
+    Leadership {
+        leader: None,
+        leader_epoch: LeaderEpoch(i32::MAX),
+        partition_epoch: i32::MAX,
+        replicas: Vec::new(),
+        isr: Vec::new(),
+    }
+}
+
 /// How long a partition that could not be opened waits until it is tried again.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
 
@@ -233,13 +244,7 @@ impl Follower {
 
     /// Serves a partition no longer, and deletes its log.
     fn delete_partition(&self, partition: &Arc<Partition>, news: &mut News) {
-        partition.become_follower(&Leadership {
-            leader: None,
-            leader_epoch: LeaderEpoch(i32::MAX),
-            partition_epoch: i32::MAX,
-            replicas: Vec::new(),
-            isr: Vec::new(),
-        });
+        partition.become_follower(&nobody());
         news.of_leaders.push(partition.clone());
         if planted!(KeepRecreatedLog) {
             return;
@@ -247,6 +252,17 @@ impl Follower {
         if let Err(error) = self.store.delete(partition.topic_partition()) {
             tracing::error!("partition {} was not deleted: {error}", partition.topic_partition());
         }
+    }
+
+    /// Leads and follows nothing any more: another process has this one's place in the cluster, or none has.
+    fn resign(&self) {
+        let table = self.followed.partitions.load();
+        for partition in table.partitions() {
+            partition.become_follower(&nobody());
+            let name = partition.topic_partition();
+            self.followed.coordinators.on_resigned(&name.topic, name.partition);
+        }
+        self.followed.replica_fetchers.leadership_changed(table.partitions().cloned());
     }
 
     /// Deletes what is there of a topic's partitions that could not be opened.
@@ -449,8 +465,9 @@ impl Follower {
     }
 }
 
-/// Follows images until the sender of `stop` says so. If it has to end before that, `failure` is told why: a
-/// broker whose partitions no longer follow the metadata would answer wrongly for ever.
+/// Follows images until the sender of `stop` says so. If it has to end before that, `failure` is told why: one whose
+/// registration has ended must lead nothing, also where it hears no more of the metadata, and a broker whose partitions
+/// no longer follow the metadata would answer wrongly for ever.
 pub(crate) async fn follow_images(
     mut follower: Follower,
     context: Arc<Context>,
@@ -460,6 +477,7 @@ pub(crate) async fn follow_images(
 ) {
     let recovered = follower.recovered.clone();
     let directory_failed = follower.directory_failed.clone();
+    let mut lost = context.registration_lost.subscribe();
     loop {
         tokio::select! {
             biased;
@@ -468,11 +486,17 @@ pub(crate) async fn follow_images(
                 failure.send_replace(Some("this node's part of the quorum has ended".to_owned()));
                 return;
             },
+            () = async { drop(lost.wait_for(Option::is_some).await) } => {}
             () = recovered.notified() => follower.tried = None,
             () = directory_failed.notified() => {}
             () = tokio::time::sleep(RETRY_EVERY), if !follower.unopened.is_empty() => {}
         }
         let image = images.borrow_and_update().clone();
+        if let Some(why) = context.why_lost(&image) {
+            follower.resign();
+            failure.send_replace(Some(why));
+            return;
+        }
         update_config(&context, &image);
         let work = context.threads.run(move || {
             follower.apply(&image);

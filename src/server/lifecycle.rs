@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use klamm_config::BrokerConfig;
 use klamm_io::Threads;
-use klamm_metadata::feature_ranges;
-use klamm_model::{ErrorCode, Uuid};
+use klamm_metadata::{Broker, Image, feature_ranges};
+use klamm_model::{ErrorCode, NodeId, Uuid};
 use klamm_protocol::messages::broker_registration::{Feature, Listener};
 use klamm_protocol::messages::{BrokerHeartbeatRequest, BrokerHeartbeatResponse, BrokerRegistrationRequest};
 use klamm_storage::LogStore;
@@ -23,6 +23,13 @@ const ASK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long it waits before it asks again after a refusal.
 const PAUSE: Duration = Duration::from_millis(250);
+
+/// How long one heartbeat of a controlled shutdown may look for a controller.
+const LEAVE_ASK_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How long a controlled shutdown goes on when no controller answers. There is none any more where the other nodes stop
+/// too.
+const LEAVE_UNHEARD_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long a controlled shutdown waits until others lead what this broker leads
 /// (`controlled.shutdown.max.retries` and `….retry.backoff.ms` came to about as much).
@@ -46,6 +53,9 @@ pub enum RegistrationError {
         /// This broker's cluster.
         cluster_id: String,
     },
+    /// It was taken in, and lost its place before it could serve.
+    #[error("{0}")]
+    Replaced(String),
     /// The controller gave another reason.
     #[error("the controller refused: {0}")]
     Refused(ErrorCode),
@@ -100,7 +110,7 @@ pub(crate) async fn register(
         let answer = context.controller.ask(registration.clone(), ASK_TIMEOUT).await;
         match ErrorCode::from_code(answer.error_code).unwrap_or(ErrorCode::UnknownServerError) {
             ErrorCode::None => {
-                await_image(context, answer.broker_epoch, |_| true).await;
+                await_image(context, answer.broker_epoch, |_| true).await?;
                 return Ok(answer.broker_epoch);
             }
             ErrorCode::NotController => {
@@ -124,25 +134,63 @@ pub(crate) async fn register(
 }
 
 /// Returns when this node's image has the registration of `epoch` in a state that is wanted.
-async fn await_image(context: &Context, epoch: i64, is_wanted: impl Fn(&klamm_metadata::Broker) -> bool) {
+async fn await_image(
+    context: &Context,
+    epoch: i64,
+    is_wanted: impl Fn(&Broker) -> bool,
+) -> Result<(), RegistrationError> {
     let mut images = context.metadata.watch();
-    let own = |image: &Arc<klamm_metadata::Image>| {
-        image.brokers.get(&context.node_id).is_some_and(|broker| broker.epoch >= epoch && is_wanted(broker))
+    let own = |image: &Arc<Image>| {
+        let broker = image.brokers.get(&context.node_id);
+        broker.is_some_and(|broker| broker.epoch > epoch || (broker.epoch == epoch && is_wanted(broker)))
     };
-    // An error means that the quorum has ended on this node, which others tell.
-    let _ = images.wait_for(own).await;
+    match images.wait_for(own).await {
+        Ok(image) => match registration_lost(&image, context.node_id, epoch) {
+            Some(why) => Err(RegistrationError::Replaced(why)),
+            None => Ok(()),
+        },
+        // The quorum has ended on this node, which others tell.
+        Err(_) => Ok(()),
+    }
+}
+
+/// Why the process with this registration has no place in the cluster any more, if an image says so. It has to be one
+/// that is not older than the registration.
+pub(crate) fn registration_lost(image: &Image, node: NodeId, epoch: i64) -> Option<String> {
+    match image.brokers.get(&node) {
+        Some(broker) if broker.epoch > epoch => Some(lost(ErrorCode::StaleBrokerEpoch, node)),
+        Some(_) => None,
+        None => Some(lost(ErrorCode::BrokerIdNotRegistered, node)),
+    }
+}
+
+/// What the controller's answer means to the process of a broker that was registered.
+fn lost(code: ErrorCode, node: NodeId) -> String {
+    match code {
+        ErrorCode::BrokerIdNotRegistered => format!(
+            "broker {node} was unregistered while it ran: start it again if it is to belong to the cluster"
+        ),
+        _ => format!(
+            "another process has registered as broker {node} and takes its place, so that this one leads nothing any \
+             more: give each broker a node.id of its own, and start only one process for each"
+        ),
+    }
 }
 
 /// Asks to be unfenced, and returns when this node's image says so: from then on the broker leads and is in sync
 /// again wherever it may.
-pub(crate) async fn unfence(context: &Context) {
-    while heartbeat(context, &context.controller, false).await.is_none_or(|answer| answer.is_fenced) {
-        tokio::time::sleep(PAUSE).await;
+pub(crate) async fn unfence(context: &Context) -> Result<(), RegistrationError> {
+    loop {
+        match heartbeat(context, &context.controller, false, ASK_TIMEOUT).await {
+            Heartbeat::Taken(answer) if !answer.is_fenced => break,
+            Heartbeat::Lost(why) => return Err(RegistrationError::Replaced(why)),
+            Heartbeat::Taken(_) | Heartbeat::NotTaken => tokio::time::sleep(PAUSE).await,
+        }
     }
-    await_image(context, context.broker_epoch(), |broker| !broker.fenced).await;
+    await_image(context, context.broker_epoch(), |broker| !broker.fenced).await
 }
 
-/// Shows the controller that this broker lives, until the stop. It does so on a thread of its own, where there is to be
+/// Shows the controller that this broker lives, until the stop, or until it hears that it lost its place. It does so on a thread of its own, where there is to be
 /// one: whatever else the process is busy with, its session must not end.
 pub(crate) async fn stay(context: Arc<Context>, stop: Stop) {
     let threads = context.threads;
@@ -163,7 +211,10 @@ async fn beat(context: Arc<Context>, controller: ControllerChannel, mut stop: St
             () = context.heartbeat_now.notified() => {}
             () = tokio::time::sleep(Duration::from_millis(every)) => {}
         }
-        heartbeat(&context, &controller, false).await;
+        if let Heartbeat::Lost(why) = heartbeat(&context, &controller, false, ASK_TIMEOUT).await {
+            context.registration_lost.send_replace(Some(why));
+            return;
+        }
     }
 }
 
@@ -194,27 +245,50 @@ pub(crate) async fn take_leave(context: &Context) {
     if !has_others {
         return;
     }
-    let leaving = async {
-        while heartbeat(context, &context.controller, true)
-            .await
-            .is_none_or(|answer| !answer.should_shut_down)
-        {
-            tokio::time::sleep(PAUSE / 10).await;
-        }
-    };
-    if tokio::time::timeout(LEAVE_TIMEOUT, leaving).await.is_err() {
+    if tokio::time::timeout(LEAVE_TIMEOUT, leave(context)).await.is_err() {
         tracing::warn!(
             "nobody took over what this broker leads within {LEAVE_TIMEOUT:?}; it stops all the same"
         );
     }
 }
 
-/// The controller's answer to one heartbeat; `None` if it has none or refuses.
+async fn leave(context: &Context) {
+    let mut heard = context.clock.monotonic();
+    loop {
+        match heartbeat(context, &context.controller, true, LEAVE_ASK_TIMEOUT).await {
+            Heartbeat::Taken(answer) if answer.should_shut_down => return,
+            Heartbeat::Taken(_) => heard = context.clock.monotonic(),
+            Heartbeat::Lost(_) => return,
+            Heartbeat::NotTaken => {
+                if context.clock.monotonic().saturating_sub(heard) >= LEAVE_UNHEARD_TIMEOUT {
+                    tracing::warn!(
+                        "no controller answers, so that nobody takes over what this broker leads; it stops all the same"
+                    );
+                    return;
+                }
+            }
+        }
+        tokio::time::sleep(PAUSE / 10).await;
+    }
+}
+
+/// What came of a heartbeat.
+enum Heartbeat {
+    /// The controller's answer.
+    Taken(BrokerHeartbeatResponse),
+    /// No controller took it. It is sent again.
+    NotTaken,
+    /// This process has no place in the cluster any more, for this reason.
+    Lost(String),
+}
+
+/// Sends one heartbeat to the controller, which is looked for no longer than `limit`.
 async fn heartbeat(
     context: &Context,
     controller: &ControllerChannel,
     want_shut_down: bool,
-) -> Option<BrokerHeartbeatResponse> {
+    limit: Duration,
+) -> Heartbeat {
     let request = BrokerHeartbeatRequest {
         broker_id: context.node_id.0,
         broker_epoch: context.broker_epoch(),
@@ -224,12 +298,15 @@ async fn heartbeat(
         offline_log_dirs: context.store.offline_directory_ids(),
         ..Default::default()
     };
-    let answer = controller.ask(request, ASK_TIMEOUT).await;
+    let answer = controller.ask(request, limit).await;
     match ErrorCode::from_code(answer.error_code).unwrap_or(ErrorCode::UnknownServerError) {
-        ErrorCode::None => Some(answer),
+        ErrorCode::None => Heartbeat::Taken(answer),
+        code @ (ErrorCode::BrokerIdNotRegistered | ErrorCode::StaleBrokerEpoch) => {
+            Heartbeat::Lost(lost(code, context.node_id))
+        }
         code => {
             tracing::warn!("the controller did not take a heartbeat: {code}");
-            None
+            Heartbeat::NotTaken
         }
     }
 }

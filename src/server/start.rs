@@ -184,7 +184,7 @@ impl Server {
         let report = context.store.open_logs(&|name| image_follower::log_config(&config_of(&name.topic)))?;
         strays::clear(&context.store, config.node_id, &image, deletes_strays);
         tracing::debug!("opened the logs: {report:?}");
-        lifecycle::unfence(&context).await;
+        lifecycle::unfence(&context).await?;
         let image = metadata.image();
         follower.apply(&image);
         let recovered = follower.recovered.clone();
@@ -252,6 +252,7 @@ fn compose(
         applied,
         moves: Notify::new(),
         heartbeat_now: Notify::new(),
+        registration_lost: watch::channel(None).0,
         clock: machine.clock,
         threads: machine.threads,
     };
@@ -470,6 +471,8 @@ mod cluster_tests;
 mod full_disk_tests;
 #[cfg(test)]
 mod group_commit_tests;
+#[cfg(test)]
+mod registration_tests;
 #[cfg(test)]
 mod replication_tests;
 #[cfg(test)]

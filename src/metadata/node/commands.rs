@@ -186,11 +186,23 @@ impl Decisions<'_> {
         })
     }
 
-    /// BrokerHeartbeat.
+    /// BrokerHeartbeat. The process of a broker that is not registered, or is in another run, ends with the answer: it
+    /// is told so only when a majority confirms that this node is the controller.
     pub async fn heartbeat_broker(&self, request: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse {
         let broker = NodeId(request.broker_id);
-        let decided =
-            self.submit(move |image, context| controller::heartbeat_broker(image, context, &request)).await;
+        let request = Arc::new(request);
+        let decide = || {
+            let request = Arc::clone(&request);
+            self.submit(move |image, context| controller::heartbeat_broker(image, context, &request))
+        };
+        let mut decided = decide().await;
+        if decided.as_ref().is_ok_and(ends_the_broker) {
+            let confirmed = tokio::time::timeout(self.limit, self.node.confirm()).await;
+            decided = match confirmed.unwrap_or(false) {
+                true => decide().await,
+                false => Err(SubmitError::NotController(self.node.id)),
+            };
+        }
         // One with the epoch of an earlier registration says nothing of the broker that is registered now.
         if decided.as_ref().is_ok_and(|response| response.error_code == ErrorCode::None.code()) {
             self.node.sessions.heard(broker);
@@ -330,6 +342,13 @@ impl Decisions<'_> {
         let limit = self.limit;
         tokio::time::timeout(limit, decided).await.unwrap_or(Err(SubmitError::TimedOut { node: *id, limit }))
     }
+}
+
+/// Whether the broker's process has lost its place in the cluster.
+fn ends_the_broker(response: &BrokerHeartbeatResponse) -> bool {
+    [ErrorCode::BrokerIdNotRegistered, ErrorCode::StaleBrokerEpoch]
+        .iter()
+        .any(|code| code.code() == response.error_code)
 }
 
 impl SubmitError {

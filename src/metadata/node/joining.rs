@@ -60,7 +60,7 @@ impl Members {
                     Asked::Silent => {}
                     // One that works already goes on with what it is.
                     Asked::Refused(why) if was_member => tracing::warn!("{why}"),
-                    Asked::Refused(why) => {
+                    Asked::Refused(why) | Asked::Taken(why) => {
                         failed.send_replace(Some(why));
                         return;
                     }
@@ -143,6 +143,9 @@ impl Members {
                 tracing::debug!("not a member yet: {why}");
                 Asked::Heard(Some(address))
             }
+            Ok(Ok(JoinAnswer::Taken(why))) => {
+                Asked::Taken(format!("the node at {}:{} does not take it in: {why}", address.0, address.1))
+            }
             Ok(Ok(JoinAnswer::NotLeader(leader))) => {
                 if leader.is_some() {
                     Asked::Heard(leader)
@@ -170,6 +173,8 @@ enum Asked {
     Silent,
     /// It refuses, for this reason.
     Refused(String),
+    /// Another process is there in its place: also one that was a member is none any more.
+    Taken(String),
 }
 
 fn is_at(node: &VoterNode, address: &(String, u16)) -> bool {

@@ -145,7 +145,7 @@ impl Members {
         let Ok(_changing) = self.changing.try_lock() else {
             return Ok(JoinAnswer::Pending("another change of the members is under way".to_owned()));
         };
-        let answer = self.take_in(&membership, &request).await?;
+        let answer = self.take_in(&membership, &request).await.unwrap_or_else(JoinAnswer::Taken);
         if let JoinAnswer::Pending(why) = &answer {
             self.tell(request.key, why);
         }

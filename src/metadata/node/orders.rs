@@ -23,6 +23,8 @@ pub(super) enum Order {
     LeaderDied(NodeId),
     /// Let another voter lead.
     HandOver(oneshot::Sender<()>),
+    /// Tell whether this node leads, and its image has all that was committed before.
+    Confirm(oneshot::Sender<bool>),
     /// Tell who has how much of the log; `None` where this node does not lead.
     Describe(oneshot::Sender<Option<QuorumState>>),
     /// Change the voters.
@@ -45,6 +47,12 @@ impl MetadataNode {
         if self.is_controller() {
             let _ = tokio::time::timeout(limit, self.order(Order::HandOver)).await;
         }
+    }
+
+    /// Whether a majority says that this node leads; its image then has everything that was committed before. Another
+    /// node may lead without this one having heard of it, and one that has just begun may not have applied all.
+    pub(super) async fn confirm(&self) -> bool {
+        self.order(Order::Confirm).await.unwrap_or(false)
     }
 
     /// Who has how much of the metadata log; `None` where this node is not the active controller.

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 use openraft::AsyncRuntime;
 use openraft::async_runtime::watch::WatchReceiver;
+use openraft::raft::ReadPolicy;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::membership::Members;
 use super::orders::{Order, hand_over};
 use super::succession;
 use crate::quorum::disk_thread::DiskThread;
-use crate::quorum::introduction::JoinRequest;
+use crate::quorum::introduction::{JoinAnswer, JoinRequest};
 use crate::quorum::message::{self, Envelope, Question};
 use crate::quorum::{Raft, Runtime, network};
 
@@ -67,6 +68,10 @@ async fn obey(raft: Raft, members: Arc<Members>, order: Order) {
             hand_over(raft, members.own.key).await;
             let _ = sender.send(());
         }
+        Order::Confirm(sender) => {
+            let confirmed = raft.ensure_linearizable(ReadPolicy::ReadIndex).await;
+            let _ = sender.send(confirmed.is_ok());
+        }
         Order::Describe(sender) => drop(sender.send(members.describe())),
         Order::Change(change, limit, sender) => drop(sender.send(members.change_voters(change, limit).await)),
     }
@@ -97,7 +102,12 @@ async fn answer(raft: &Raft, members: &Members, message: Bytes) -> io::Result<By
 
 async fn join(members: &Members, request: JoinRequest) -> io::Result<Bytes> {
     match members.admit(request).await {
-        Ok(answer) => message::encode_answer(&answer),
+        Ok(answer) => {
+            if let JoinAnswer::Taken(why) = &answer {
+                tracing::warn!("a node is not taken in: {why}");
+            }
+            message::encode_answer(&answer)
+        }
         Err(why) => {
             tracing::warn!("a node is not taken in: {why}");
             Ok(message::refuse(&why))

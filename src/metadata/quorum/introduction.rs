@@ -45,6 +45,8 @@ pub(crate) enum JoinAnswer {
     Done,
     /// It is under way and waits for this; ask again.
     Pending(String),
+    /// Another process has its number, or its address, and belongs to the quorum in its place.
+    Taken(String),
     /// Another member leads, here if it is known.
     NotLeader(Option<(String, u16)>),
 }

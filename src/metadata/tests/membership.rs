@@ -77,6 +77,19 @@ async fn a_node_that_lost_its_disk_is_voted_in_as_another_member() {
     assert_eq!(nodes[lost].image().cluster_id, nodes[(lost + 1) % 3].image().cluster_id);
 }
 
+/// A process that stood still, and in whose place another one votes by now, ends when it goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_whose_place_was_taken_ends() {
+    let (machines, nodes) = three().await;
+    let index = (0..3).find(|index| !nodes[*index].is_controller()).unwrap();
+    // The new one is found at the address from now on, and the old one hears nothing more.
+    let replaced = machines[index].with_new_disk();
+    let new = replaced.start();
+    new.joined().await.unwrap();
+    let why = tokio::time::timeout(LIMIT, nodes[index].failure()).await.expect("it ends");
+    assert!(why.contains("give each node an id and an address of its own"), "{why}");
+}
+
 /// Two of three that start with empty disks must not form a majority of a cluster that the third remembers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_lost_disks_elect_nobody() {

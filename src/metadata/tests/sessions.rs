@@ -8,9 +8,11 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use klamm_model::{NodeId, Uuid};
+use klamm_metadata::MetadataNode;
+use klamm_model::{ErrorCode, NodeId, Uuid};
+use klamm_protocol::messages::BrokerHeartbeatRequest;
 
-use wires::{Machine, Wires, wait_for};
+use wires::{Machine, Wires, leader_of, register_by_whoever_leads, wait_for};
 
 /// Ten brokers' heartbeats ask a controller more often than it looks for expired sessions. It has to look all the same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -59,4 +61,39 @@ async fn runs_that_register_at_the_same_time_get_epochs_of_the_log() {
     let image = node.image();
     assert_eq!((image.brokers[&broker].epoch, image.offset), (newest, newest));
     joining::unfence(&node, broker, newest).await.unwrap();
+}
+
+/// A broker's process ends when it hears that another run has its place. A controller that lost its majority, and may
+/// not know the newest registration, does not say so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_a_controller_with_a_majority_says_that_a_registration_is_gone() {
+    let wires = Wires::default();
+    let machines: Vec<Machine> = (1..=3).map(|id| Machine::new(id, &[1, 2, 3], &wires)).collect();
+    let nodes: Vec<_> = machines.iter().map(Machine::start).collect();
+    for node in &nodes {
+        wait_for(node, "a controller", |image| image.controller.is_some()).await;
+    }
+    register_by_whoever_leads(&nodes.iter().collect::<Vec<_>>(), 11).await;
+    let stale = async |node: &MetadataNode, broker_id| {
+        let request = BrokerHeartbeatRequest { broker_id, broker_epoch: 99, ..Default::default() };
+        ErrorCode::from_code(node.within(Duration::from_secs(5)).heartbeat_broker(request).await.error_code)
+    };
+    let leads = async || {
+        for _ in 0..100 {
+            let leader = leader_of(&nodes);
+            match stale(&leader, 11).await {
+                Some(ErrorCode::NotController) => tokio::time::sleep(Duration::from_millis(50)).await,
+                code => return (leader, code),
+            }
+        }
+        panic!("nobody leads")
+    };
+    let (leader, code) = leads().await;
+    assert_eq!(code, Some(ErrorCode::StaleBrokerEpoch));
+    for (machine, node) in machines.iter().zip(&nodes).filter(|(_, node)| node.id() != leader.id()) {
+        machine.end(node);
+    }
+    for broker in [11, 12] {
+        assert_eq!(stale(&leader, broker).await, Some(ErrorCode::NotController));
+    }
 }
