@@ -6,6 +6,7 @@
 //! sync serves many requests. A reply goes out when its records are on disk, committed, and in this node's
 //! image.
 
+mod changing;
 mod commands;
 mod controller_task;
 mod forming;
@@ -14,6 +15,7 @@ mod majority;
 mod membership;
 mod orders;
 mod progress;
+mod scrutiny;
 mod serving;
 mod sessions;
 mod settings;

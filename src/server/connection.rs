@@ -19,6 +19,7 @@ use klamm_protocol::{ApiKey, Chunk};
 use crate::api::{self, Answer, Begun, Closed, Handler, Reply};
 use crate::context::Context;
 use crate::listener::Endpoint;
+use crate::peers::{QUORUM_BYTES_MAX, QUORUM_KEY};
 use crate::pipeline::{Pipeline, Step};
 use crate::stop::Stop;
 
@@ -45,6 +46,7 @@ pub(crate) async fn serve(
         stream: stream.clone(),
         buffer: BytesMut::new(),
         bytes_max: usize::try_from(context.config().socket_request_max_bytes).unwrap_or(0),
+        serves_quorum: endpoint.serves_quorum,
         idle_max: u64::try_from(context.config().connections_max_idle_ms).ok().map(Duration::from_millis),
     };
     let mut outlet = Outlet {
@@ -254,6 +256,8 @@ struct Frames {
     stream: Arc<dyn Stream>,
     buffer: BytesMut,
     bytes_max: usize,
+    /// Whether frames of the quorum are taken, which have a limit of their own.
+    serves_quorum: bool,
     idle_max: Option<Duration>,
 }
 
@@ -297,13 +301,21 @@ impl Frames {
         let len = i32::from_be_bytes(*prefix);
         match usize::try_from(len) {
             Ok(0) | Err(_) => Err(Closed::Malformed(format!("a frame of {len} bytes{}", hint(*prefix)))),
-            Ok(len) if len > self.bytes_max => Err(Closed::Malformed(format!(
-                "a frame of {len} bytes; socket.request.max.bytes allows {}{}",
-                self.bytes_max,
-                hint(*prefix)
-            ))),
+            Ok(len @ ..=QUORUM_BYTES_MAX) if self.serves_quorum && len > self.bytes_max => {
+                match self.buffer.get(4..6) {
+                    Some(key) if key == QUORUM_KEY.to_be_bytes() => Ok(Some(len)),
+                    Some(_) => Err(self.too_long(len, *prefix)),
+                    None => Ok(None),
+                }
+            }
+            Ok(len) if len > self.bytes_max => Err(self.too_long(len, *prefix)),
             Ok(len) => Ok(Some(len)),
         }
+    }
+
+    fn too_long(&self, len: usize, prefix: [u8; 4]) -> Closed {
+        let (allowed, hint) = (self.bytes_max, hint(prefix));
+        Closed::Malformed(format!("a frame of {len} bytes; socket.request.max.bytes allows {allowed}{hint}"))
     }
 
     /// Reads what has arrived; false at the end of the stream. May be dropped at any await.

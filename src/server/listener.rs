@@ -113,7 +113,8 @@ pub async fn bind(
                 is_controller: listener.is_controller,
                 serves_quorum: match has_controllers {
                     true => listener.is_controller,
-                    false => listener.name == config.inter_broker_listener_name,
+                    // Nobody has a reason to speak of the quorum to a node that is alone.
+                    false => !config.is_alone() && listener.name == config.inter_broker_listener_name,
                 },
                 is_ready: if listener.is_controller { at_once.clone() } else { is_ready.clone() },
             };

@@ -25,8 +25,9 @@ const JOBS_MAX: usize = 256;
 /// How many bytes of records are joined into one entry of the log, so that an entry stays far below what can be
 /// read again, and can travel to other voters.
 const BATCH_BYTES_MAX: usize = 8 << 20;
-/// How many bytes of records a single request may lead to. Its records must stand in one entry, all or none.
-const REQUEST_BYTES_MAX: usize = 64 << 20;
+/// How many bytes of records a single request may lead to. Its records must stand in one entry, all or none, and an
+/// entry must reach the other voters before they miss the leader.
+const REQUEST_BYTES_MAX: usize = 16 << 20;
 
 /// One request that waits to be decided.
 pub(super) trait Job: Send {

@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -45,14 +44,14 @@ pub(super) struct Settled {
 /// When the settings of the nodes contradict each other, or the disk fails.
 pub(super) async fn settle(
     settings: &Settings,
+    run: u64,
     wanted: Option<&str>,
     keep: &Keep,
     orders: &mut mpsc::Receiver<Order>,
     stop: &mut oneshot::Receiver<()>,
 ) -> Result<Option<Settled>, StartError> {
-    let own = settings.introduction(None);
-    let network =
-        Network { carrier: settings.network.clone(), own: own.key, cluster_id: None, told: Arc::default() };
+    let own = settings.introduction(run, None);
+    let network = Network::new(settings.network.clone(), own.key, run, None);
     let mut told = Told::default();
     loop {
         let asking = ask_all(settings, &network, &own, wanted);

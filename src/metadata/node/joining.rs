@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use klamm_model::NodeId;
 use openraft::async_runtime::watch::WatchReceiver;
-use tokio::sync::watch;
 
 use super::forming::introduce;
 use super::membership::{Members, address_of};
@@ -28,9 +27,9 @@ impl Members {
     }
 
     /// Asks to be taken in, again and again, whenever this node is not what it should be. Ends with the quorum.
-    pub(super) async fn keep_own(self: Arc<Self>, failed: watch::Sender<Option<String>>) {
+    pub(super) async fn keep_own(self: Arc<Self>) {
         if let Some(why) = self.conflict().await {
-            failed.send_replace(Some(why));
+            self.failed.send_replace(Some(why));
             return;
         }
         let mut metrics = self.raft.metrics();
@@ -61,7 +60,7 @@ impl Members {
                     // One that works already goes on with what it is.
                     Asked::Refused(why) if was_member => tracing::warn!("{why}"),
                     Asked::Refused(why) | Asked::Taken(why) => {
-                        failed.send_replace(Some(why));
+                        self.failed.send_replace(Some(why));
                         return;
                     }
                 }
@@ -130,6 +129,7 @@ impl Members {
     async fn ask_to_join(&self, address: (String, u16)) -> Asked {
         let request = JoinRequest {
             key: self.own.key,
+            run: self.own.run,
             host: self.address.0.clone(),
             port: self.address.1,
             wants_vote: self.is_configured(),

@@ -1,7 +1,7 @@
 //! Who belongs to the quorum, as the leader changes it: nodes ask to be taken in (`joining`), or somebody wants it.
 //!
 //! The leader replaces a voter only by another directory of the same node, and only
-//! when nobody answers in the name of the old one.
+//! when nobody answers in the name of the old one. Changes are made in `changing`, one at a time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use klamm_io::Clock;
 use klamm_model::NodeId;
 use openraft::ChangeMembers;
 use openraft::async_runtime::watch::WatchReceiver;
-use openraft::errors::{ClientWriteError, RaftError};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
+use super::changing::{ChangeError, Turn};
 use super::forming::introduce;
 use super::progress::{CaughtUp, QuorumState, note_caught_up, quorum_state};
 use super::settings::{Settings, Voter};
@@ -23,9 +23,6 @@ use crate::quorum::introduction::{Introduction, JoinAnswer, JoinRequest, disagre
 use crate::quorum::network::Network;
 use crate::quorum::replica_key::ReplicaKey;
 use crate::quorum::{Membership, Raft, VoterNode};
-
-/// How long a change of the members may take. It needs a majority of the voters, before and after.
-const CHANGE_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// How often it is looked whether a node that is to vote has the log.
 const CATCH_UP_PAUSE: Duration = Duration::from_millis(50);
@@ -45,7 +42,11 @@ pub(super) struct Members {
     /// `controller.quorum.bootstrap.servers`.
     pub(super) bootstrap_servers: Vec<(String, u16)>,
     /// Held while the members are changed: one change at a time.
-    pub(super) changing: tokio::sync::Mutex<()>,
+    pub(super) changing: Arc<tokio::sync::Mutex<()>>,
+    /// The processes that are known to be the members in whose name they speak (`scrutiny`).
+    pub(super) genuine: Mutex<BTreeMap<ReplicaKey, u64>>,
+    /// Why this process cannot go on.
+    pub(super) failed: watch::Sender<Option<String>>,
     /// Who was told in the log to wait, and for what.
     pub(super) told: Mutex<BTreeMap<ReplicaKey, String>>,
     /// After how long without a word a leader is none any more.
@@ -92,16 +93,23 @@ pub enum VoterChangeError {
 }
 
 impl Members {
-    /// This node's view of a quorum of `cluster_id`.
-    pub(super) fn new(raft: Raft, network: Network, settings: &Settings, cluster_id: String) -> Members {
+    /// This node's view of the quorum that it reaches over `network`. `failed` is told why it cannot go on.
+    pub(super) fn new(
+        raft: Raft,
+        network: Network,
+        settings: &Settings,
+        failed: watch::Sender<Option<String>>,
+    ) -> Members {
         Members {
+            own: settings.introduction(network.run, network.cluster_id.clone()),
             raft,
             network,
-            own: settings.introduction(Some(cluster_id)),
             address: settings.address.clone(),
             voters: settings.voters.clone(),
             bootstrap_servers: settings.bootstrap_servers.clone(),
-            changing: tokio::sync::Mutex::default(),
+            changing: Arc::default(),
+            genuine: Mutex::default(),
+            failed,
             told: Mutex::default(),
             silence: 2 * settings.quorum.election_timeout_max,
             clock: settings.clock.clone(),
@@ -129,8 +137,8 @@ impl Members {
             let address = leader.and_then(|leader| membership.get_node(&leader).map(address_of));
             return Ok(JoinAnswer::NotLeader(address));
         }
-        let other =
-            Introduction { key: request.key, cluster_id: None, configured: request.configured.clone() };
+        let JoinRequest { key, run, configured, .. } = request.clone();
+        let other = Introduction { key, run, cluster_id: None, configured };
         if let Some(why) = disagreement(&self.own, &other) {
             return Err(why);
         }
@@ -142,34 +150,50 @@ impl Members {
                 self.own.key.id, request.key.id
             ));
         }
-        let Ok(_changing) = self.changing.try_lock() else {
+        let Some(turn) = self.try_turn() else {
             return Ok(JoinAnswer::Pending("another change of the members is under way".to_owned()));
         };
-        let answer = self.take_in(&membership, &request).await.unwrap_or_else(JoinAnswer::Taken);
+        let answer = self.take_in(&turn, &membership, &request).await.unwrap_or_else(JoinAnswer::Taken);
         if let JoinAnswer::Pending(why) = &answer {
             self.tell(request.key, why);
         }
         Ok(answer)
     }
 
-    async fn take_in(&self, membership: &Membership, request: &JoinRequest) -> Result<JoinAnswer, String> {
+    async fn take_in(
+        &self,
+        turn: &Turn,
+        membership: &Membership,
+        request: &JoinRequest,
+    ) -> Result<JoinAnswer, String> {
         let node = VoterNode { host: request.host.clone(), port: request.port };
         let key = request.key;
-        match membership.get_node(&key) {
+        let known = membership.get_node(&key);
+        if let Some(known) = known
+            && let Some(why) = self.taken(key, request.run, known).await
+        {
+            return Ok(JoinAnswer::Taken(why));
+        }
+        match known {
             None => {
-                if let Err(why) =
-                    self.check_is_there(membership, key, (request.host.clone(), request.port)).await?
-                {
+                if let Err(why) = self.check_is_there(membership, key, address_of(&node)).await? {
                     return Ok(JoinAnswer::Pending(why));
                 }
                 tracing::info!("node {} with directory {} joins at {node}", key.id, key.directory_id);
-                if let Err(why) = self.change(ChangeMembers::AddNodes(BTreeMap::from([(key, node)]))).await {
+                if let Err(why) =
+                    self.change(turn, ChangeMembers::AddNodes(BTreeMap::from([(key, node)]))).await
+                {
                     return Ok(JoinAnswer::Pending(why.to_string()));
                 }
             }
             Some(known) if *known != node && !node.host.is_empty() => {
+                if let Err(why) = self.check_is_there(membership, key, address_of(&node)).await? {
+                    return Ok(JoinAnswer::Pending(why));
+                }
                 tracing::info!("node {} has moved from {known} to {node}", key.id);
-                if let Err(why) = self.change(ChangeMembers::SetNodes(BTreeMap::from([(key, node)]))).await {
+                if let Err(why) =
+                    self.change(turn, ChangeMembers::SetNodes(BTreeMap::from([(key, node)]))).await
+                {
                     return Ok(JoinAnswer::Pending(why.to_string()));
                 }
             }
@@ -177,7 +201,7 @@ impl Members {
         }
         let is_voter = membership.voter_ids().any(|voter| voter == key);
         if !request.wants_vote || is_voter {
-            return Ok(done(self.remove_predecessors(key).await));
+            return Ok(done(self.remove_predecessors(turn, key).await));
         }
         if !self.has_caught_up(key) {
             return Ok(JoinAnswer::Pending("it does not have the log yet".to_owned()));
@@ -193,7 +217,20 @@ impl Members {
                 old.directory_id
             );
         }
-        Ok(done(self.change(ChangeMembers::ReplaceAllVoters(voters)).await))
+        Ok(done(self.change(turn, ChangeMembers::ReplaceAllVoters(voters)).await))
+    }
+
+    /// What a process is told that asks in the name of a member while another process is this member, at its address:
+    /// two that vote as one could elect two leaders.
+    async fn taken(&self, key: ReplicaKey, run: u64, known: &VoterNode) -> Option<String> {
+        let found = introduce(&self.network, &self.own, key.id, address_of(known)).await.ok()?;
+        (found.key == key && found.run != run).then(|| {
+            format!(
+                "node.id={} is taken: a process with directory {} runs at {known}, and another one with a copy of that \
+                 directory asks for its place; end one of them, and give the other an id and an empty directory of its own",
+                key.id, key.directory_id
+            )
+        })
     }
 
     /// Checks that a node is the one that others will reach at its address, and that no other process has its number.
@@ -248,8 +285,8 @@ impl Members {
             let learners: BTreeSet<ReplicaKey> =
                 self.membership().learner_ids().filter(|learner| gone(&learner.id)).collect();
             if !learners.is_empty() && self.leader() == Some(self.own.key) {
-                let _changing = self.changing.lock().await;
-                if let Err(why) = self.change(ChangeMembers::RemoveNodes(learners)).await {
+                let turn = self.turn().await;
+                if let Err(why) = self.change(&turn, ChangeMembers::RemoveNodes(learners)).await {
                     tracing::warn!("an unregistered broker stays an observer of the metadata: {why}");
                 }
             }
@@ -258,11 +295,11 @@ impl Members {
     }
 
     /// Forgets learners that are an earlier directory of a node.
-    async fn remove_predecessors(&self, key: ReplicaKey) -> Result<(), ChangeError> {
+    async fn remove_predecessors(&self, turn: &Turn, key: ReplicaKey) -> Result<(), ChangeError> {
         let membership = self.membership();
         let old: BTreeSet<ReplicaKey> =
             membership.learner_ids().filter(|learner| learner.id == key.id && *learner != key).collect();
-        if old.is_empty() { Ok(()) } else { self.change(ChangeMembers::RemoveNodes(old)).await }
+        if old.is_empty() { Ok(()) } else { self.change(turn, ChangeMembers::RemoveNodes(old)).await }
     }
 
     /// Whether a learner has the log, but for what it gets before it is missed.
@@ -272,17 +309,6 @@ impl Members {
         let last = metrics.last_log_index.unwrap_or(0);
         let matched = metrics.replication.as_ref().and_then(|progress| progress.get(&key).cloned()).flatten();
         matched.is_some_and(|matched| matched.index + ENTRIES_LACKED_MAX >= last)
-    }
-
-    /// Changes the members.
-    async fn change(&self, change: ChangeMembers<ReplicaKey, VoterNode>) -> Result<(), ChangeError> {
-        let changed = self.raft.change_membership(change, false);
-        match tokio::time::timeout(CHANGE_TIMEOUT, changed).await {
-            Ok(Ok(_)) => Ok(()),
-            Ok(Err(RaftError::APIError(ClientWriteError::ForwardToLeader(_)))) => Err(ChangeError::NotLeader),
-            Ok(Err(error)) => Err(ChangeError::Failed(error.to_string())),
-            Err(_) => Err(ChangeError::NoMajority),
-        }
     }
 
     /// Changes the voters, because somebody wants it.
@@ -295,18 +321,23 @@ impl Members {
             return Err(VoterChangeError::NotLeader);
         }
         let changed = async {
-            let _changing = self.changing.lock().await;
+            let turn = self.turn().await;
             match change {
-                VoterChange::Add(key, address) => self.add_voter(key, address).await,
-                VoterChange::Remove(key) => self.remove_voter(key).await,
-                VoterChange::Move(key, address) => self.move_voter(key, address).await,
+                VoterChange::Add(key, address) => self.add_voter(&turn, key, address).await,
+                VoterChange::Remove(key) => self.remove_voter(&turn, key).await,
+                VoterChange::Move(key, address) => self.move_voter(&turn, key, address).await,
             }
         };
         let late = |_| VoterChangeError::TimedOut(format!("{limit:?} are over"));
         tokio::time::timeout(limit, changed).await.map_err(late)?
     }
 
-    async fn add_voter(&self, key: ReplicaKey, address: (String, u16)) -> Result<(), VoterChangeError> {
+    async fn add_voter(
+        &self,
+        turn: &Turn,
+        key: ReplicaKey,
+        address: (String, u16),
+    ) -> Result<(), VoterChangeError> {
         let membership = self.membership();
         if let Some(known) = membership.voter_ids().find(|voter| voter.id == key.id) {
             return Err(VoterChangeError::Duplicate(known));
@@ -314,15 +345,15 @@ impl Members {
         let there = self.check_is_there(&membership, key, address.clone()).await;
         there.map_err(VoterChangeError::Invalid)?.map_err(VoterChangeError::TimedOut)?;
         let nodes = BTreeMap::from([(key, VoterNode { host: address.0, port: address.1 })]);
-        self.change(ChangeMembers::SetNodes(nodes)).await?;
+        self.change(turn, ChangeMembers::SetNodes(nodes)).await?;
         while !self.has_caught_up(key) {
             tokio::time::sleep(CATCH_UP_PAUSE).await;
         }
-        let added = self.change(ChangeMembers::AddVoterIds(BTreeSet::from([key]))).await;
+        let added = self.change(turn, ChangeMembers::AddVoterIds(BTreeSet::from([key]))).await;
         Ok(added?)
     }
 
-    async fn remove_voter(&self, key: ReplicaKey) -> Result<(), VoterChangeError> {
+    async fn remove_voter(&self, turn: &Turn, key: ReplicaKey) -> Result<(), VoterChangeError> {
         let voters: Vec<ReplicaKey> = self.membership().voter_ids().collect();
         if !voters.contains(&key) {
             return Err(VoterChangeError::NotFound(key));
@@ -330,16 +361,21 @@ impl Members {
         if voters.len() == 1 {
             return Err(VoterChangeError::Last(key));
         }
-        let removed = self.change(ChangeMembers::RemoveVoters(BTreeSet::from([key]))).await;
+        let removed = self.change(turn, ChangeMembers::RemoveVoters(BTreeSet::from([key]))).await;
         Ok(removed?)
     }
 
-    async fn move_voter(&self, key: ReplicaKey, address: (String, u16)) -> Result<(), VoterChangeError> {
+    async fn move_voter(
+        &self,
+        turn: &Turn,
+        key: ReplicaKey,
+        address: (String, u16),
+    ) -> Result<(), VoterChangeError> {
         if !self.membership().voter_ids().any(|voter| voter == key) {
             return Err(VoterChangeError::NotFound(key));
         }
         let nodes = BTreeMap::from([(key, VoterNode { host: address.0, port: address.1 })]);
-        Ok(self.change(ChangeMembers::SetNodes(nodes)).await?)
+        Ok(self.change(turn, ChangeMembers::SetNodes(nodes)).await?)
     }
 
     /// Who has how much of the log; `None` where this node does not lead.
@@ -364,17 +400,6 @@ impl Members {
             told.insert(key, why.to_owned());
         }
     }
-}
-
-/// Why the members were not changed, yet.
-#[derive(Debug, thiserror::Error)]
-enum ChangeError {
-    #[error("this node leads no more")]
-    NotLeader,
-    #[error("{0}")]
-    Failed(String),
-    #[error("a majority of the voters does not answer")]
-    NoMajority,
 }
 
 impl From<ChangeError> for VoterChangeError {

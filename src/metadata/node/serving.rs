@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::membership::Members;
 use super::orders::{Order, hand_over};
-use super::succession;
+use super::{scrutiny, succession};
 use crate::quorum::disk_thread::DiskThread;
 use crate::quorum::introduction::{JoinAnswer, JoinRequest};
 use crate::quorum::message::{self, Envelope, Question};
@@ -91,7 +91,15 @@ async fn answer(raft: &Raft, members: &Members, message: Bytes) -> io::Result<By
     }
     match question {
         Question::Join(request) => join(members, request).await,
+        Question::IsMember(key) => message::encode_answer(&members.membership().get_node(&key).is_some()),
         question => {
+            if let Err(why) = scrutiny::examine(raft, members, &envelope, &question).await {
+                return Ok(message::refuse(&why));
+            }
+            if let Question::Lost { acknowledged, .. } = question {
+                members.has_lost(envelope.from, acknowledged);
+                return message::encode_answer(&());
+            }
             if matches!(question, Question::Append(_) | Question::Snapshot { .. }) {
                 members.heard_of_leader();
             }

@@ -59,11 +59,11 @@ impl Settings {
         matches!(&self.voters[..], [voter] if voter.id == self.node_id)
     }
 
-    /// What this node says of itself.
-    pub(crate) fn introduction(&self, cluster_id: Option<String>) -> Introduction {
+    /// What this node says of itself in the process that has drawn the number `run`.
+    pub(crate) fn introduction(&self, run: u64, cluster_id: Option<String>) -> Introduction {
         let mut configured: Vec<i32> = self.voters.iter().map(|voter| voter.id.0).collect();
         configured.sort_unstable();
-        Introduction { key: self.key(), cluster_id, configured }
+        Introduction { key: self.key(), run, cluster_id, configured }
     }
 }
 

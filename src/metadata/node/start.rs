@@ -119,6 +119,8 @@ enum Stage {
 /// What does the work of a node, before its log is open.
 struct Work {
     settings: Settings,
+    /// A number that tells this process from others that have a copy of its directory.
+    run: u64,
     disk_thread: DiskThread,
     published: watch::Sender<Arc<Image>>,
     jobs: mpsc::Receiver<Box<dyn Job>>,
@@ -163,6 +165,7 @@ fn prepare(settings: Settings, disk_thread: DiskThread) -> Result<(MetadataNode,
         thread: Mutex::new(None),
     };
     let work = Work {
+        run: settings.random.next_u64(),
         settings,
         disk_thread,
         published,
@@ -195,8 +198,15 @@ impl Work {
         if let Err(source) = make_dir(&self.settings) {
             return failed(StartError::Storage { dir: self.settings.dir.clone(), source });
         }
-        let settled =
-            forming::settle(&self.settings, wanted.as_deref(), &keep, &mut self.orders, &mut self.stop).await;
+        let settled = forming::settle(
+            &self.settings,
+            self.run,
+            wanted.as_deref(),
+            &keep,
+            &mut self.orders,
+            &mut self.stop,
+        )
+        .await;
         let Settled { cluster_id, is_former } = match settled {
             Ok(Some(settled)) => settled,
             Ok(None) => return,
@@ -218,6 +228,7 @@ impl Work {
     async fn open(self) -> Result<Running, StartError> {
         let Work {
             settings,
+            run,
             disk_thread,
             published,
             jobs,
@@ -247,12 +258,7 @@ impl Work {
             StateMachine::open(&settings.disk, &disk_thread, &settings.dir, &cluster_id, published.clone())
                 .map_err(storage)?;
         let config = config(&settings, &cluster_id).map_err(StartError::Settings)?;
-        let network = Network {
-            carrier: Arc::clone(&settings.network),
-            own,
-            cluster_id: Some(cluster_id.clone()),
-            told: Arc::default(),
-        };
+        let network = Network::new(settings.network.clone(), own, run, Some(cluster_id.clone()));
         let fatal = |error: &dyn std::fmt::Display| StartError::Quorum(error.to_string());
         let raft = Raft::new(own, Arc::new(config), network.clone(), log.clone(), machine)
             .await
@@ -261,13 +267,14 @@ impl Work {
             lead_alone(&raft, own).await.map_err(StartError::Quorum)?;
         }
         addresses.send_replace(addresses_of(&raft));
-        let members = Arc::new(Members::new(raft.clone(), network, &settings, cluster_id));
+        let members = Arc::new(Members::new(raft.clone(), network, &settings, failed.clone()));
         publish_controller(&members, &published);
         let images = published.subscribe();
         Runtime::spawn(members.clone().forget_unregistered(images.clone()));
         Runtime::spawn(members.clone().watch_majority(images.clone(), lost));
         Runtime::spawn(follow_quorum(members.clone(), published, addresses));
-        Runtime::spawn(members.clone().keep_own(failed.clone()));
+        Runtime::spawn(members.clone().keep_own());
+        Runtime::spawn(members.clone().finish_changes());
         let surroundings = Surroundings {
             id: settings.node_id,
             clock: settings.clock,

@@ -17,6 +17,8 @@ use crate::node::Voter;
 pub(crate) struct Introduction {
     /// The node and its directory.
     pub(crate) key: ReplicaKey,
+    /// The number that its process has drawn.
+    pub(crate) run: u64,
     /// Its cluster; `None` for a node that belongs to none yet.
     pub(crate) cluster_id: Option<String>,
     /// The nodes in its `controller.quorum.voters`, in order; empty where that is not set.
@@ -28,6 +30,8 @@ pub(crate) struct Introduction {
 pub(crate) struct JoinRequest {
     /// The node and its directory.
     pub(crate) key: ReplicaKey,
+    /// The number that its process has drawn.
+    pub(crate) run: u64,
     /// Where it listens for the other members.
     pub(crate) host: String,
     /// Where it listens for the other members.
@@ -112,7 +116,7 @@ pub(crate) fn judge_servers(
     wanted_cluster: Option<&str>,
 ) -> Verdict {
     let answered = || answers.iter().filter_map(|(name, answer)| Some((name, answer.as_ref().ok()?)));
-    let is_twin = |answer: &Introduction| answer.key.id == own.key.id && answer.key != own.key;
+    let is_twin = |answer: &Introduction| is_twin(own, answer);
     if let Some((name, twin)) = answered().find(|(_, answer)| is_twin(answer)) {
         return Verdict::Refuse(format!(
             "another process with node.id={} answers at {name}, with directory {}: give each node an id of its own",
@@ -132,7 +136,7 @@ pub(crate) fn judge_servers(
 
 /// Why a node that belongs to a cluster cannot go on beside who answered at the address of a voter.
 pub(crate) fn conflict(own: &Introduction, voter: &Voter, answer: &Introduction) -> Option<String> {
-    if answer.key.id == own.key.id && answer.key != own.key {
+    if is_twin(own, answer) {
         return objection(own, voter, answer);
     }
     let (ours, theirs) = (own.cluster_id.as_ref()?, answer.cluster_id.as_ref()?);
@@ -142,6 +146,11 @@ pub(crate) fn conflict(own: &Introduction, voter: &Voter, answer: &Introduction)
              controller.quorum.voters, or start this node with an empty directory, and it joins that cluster"
         )
     })
+}
+
+/// Whether another process has this node's number, with another directory or a copy of its own.
+fn is_twin(own: &Introduction, answer: &Introduction) -> bool {
+    answer.key.id == own.key.id && (answer.key != own.key || answer.run != own.run)
 }
 
 /// What is wrong with who answered at the address of a voter.
@@ -154,7 +163,7 @@ fn objection(own: &Introduction, voter: &Voter, answer: &Introduction) -> Option
             found.id
         ));
     }
-    if voter.id == own.key.id && found != own.key {
+    if is_twin(own, answer) {
         return Some(format!(
             "another process with node.id={} answers at {}:{}, with directory {}; this process has directory {}: \
              give each node an id of its own, or end the other process, or correct this node's address in \
@@ -215,7 +224,8 @@ mod tests {
     }
 
     fn introduction(id: i32, cluster_id: Option<&str>) -> Introduction {
-        Introduction { key: key(id), cluster_id: cluster_id.map(str::to_owned), configured: vec![1, 2, 3] }
+        let cluster_id = cluster_id.map(str::to_owned);
+        Introduction { key: key(id), run: id as u64, cluster_id, configured: vec![1, 2, 3] }
     }
 
     fn voters() -> Vec<Voter> {
@@ -268,6 +278,10 @@ mod tests {
         let other_directory = ReplicaKey::new(NodeId(1), Uuid([9; 16]));
         let twin = Introduction { key: other_directory, ..introduction(1, None) };
         let why = refusal(1, vec![(1, twin)]);
+        assert!(why.contains("another process with node.id=1 answers at host1:9093"), "{why}");
+
+        let copy = Introduction { run: 9, ..introduction(1, None) };
+        let why = refusal(1, vec![(1, copy)]);
         assert!(why.contains("another process with node.id=1 answers at host1:9093"), "{why}");
 
         let why = refusal(1, vec![(2, introduction(3, None))]);

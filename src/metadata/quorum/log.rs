@@ -33,6 +33,9 @@ pub(crate) const LOG_FILE: &str = "log";
 pub(crate) const VOTE_FILE: &str = "vote";
 pub(crate) const COMMITTED_FILE: &str = "committed";
 
+/// How many bytes of entries go to another member at once; a longer entry goes alone.
+pub(crate) const MESSAGE_BYTES_MAX: u64 = 4 << 20;
+
 const VOTE_MAGIC: &[u8; 8] = b"KLAMMVOT";
 const VOTE_VERSION: u32 = 2;
 const VOTE_LEN: usize = 45;
@@ -174,6 +177,11 @@ impl RaftLogReader<TypeConfig> for LogStore {
             Bound::Unbounded => u64::MAX,
         };
         self.shared.state.lock().log.read(from, until)
+    }
+
+    /// What goes to another member at once, which must fit into one message and be taken in time.
+    async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> Result<Vec<Entry>, io::Error> {
+        self.shared.state.lock().log.read_some(start, end, MESSAGE_BYTES_MAX)
     }
 
     async fn read_vote(&mut self) -> Result<Option<Vote>, io::Error> {

@@ -152,8 +152,22 @@ impl LogFile {
 
     /// The entries of these indexes, as far as they are here.
     pub(crate) fn read(&self, from: u64, until: u64) -> io::Result<Vec<Entry>> {
+        self.read_some(from, until, u64::MAX)
+    }
+
+    /// The first of them, up to this many bytes, and one at least.
+    pub(crate) fn read_some(&self, from: u64, until: u64, bytes_max: u64) -> io::Result<Vec<Entry>> {
         let wanted = self.slots.iter().filter(|slot| (from..until).contains(&slot.id.index));
-        wanted.map(|slot| entry::decode(self.read_framed(slot)?.slice(FRAME_LEN..))).collect()
+        let mut bytes = 0u64;
+        let fits = |slot: &&Slot| {
+            let is_first = bytes == 0;
+            bytes = bytes.saturating_add(slot.len);
+            is_first || bytes <= bytes_max
+        };
+        wanted
+            .take_while(fits)
+            .map(|slot| entry::decode(self.read_framed(slot)?.slice(FRAME_LEN..)))
+            .collect()
     }
 
     fn read_framed(&self, slot: &Slot) -> io::Result<Bytes> {

@@ -1,15 +1,18 @@
 //! What members of the quorum say to each other:
 //!
 //! ```text
-//! question: version u8 | cluster.id length u8, bytes; empty where the sender has none | sender | addressee | JSON
+//! question: version u8 | cluster.id length u8, bytes; empty where the sender has none | sender | its run u64
+//!           | addressee | length u32 and JSON | the rest
 //!   sender, addressee: node i32 | directory 16 bytes; the addressee is all zeros where it is not known yet
+//!   the rest: of Append, count × (length u32 | entry, see `entry`); of Snapshot, its file; of others, nothing
 //! answer:   0 u8 | JSON            what was asked for
 //!           1 u8 | lowest u8 | highest u8   the version is not known; these are
 //!           2 u8 | text            refused, and why
 //! ```
 //!
 //! Who is meant stands in each question: one that was sent to a directory that is lost, or into another cluster,
-//! must not be taken by whoever listens at that address now.
+//! must not be taken by whoever listens at that address now. The run tells processes apart that have copies of one
+//! directory.
 
 use std::io;
 
@@ -21,10 +24,10 @@ use serde::{Deserialize, Serialize};
 
 use super::introduction::{Introduction, JoinRequest};
 use super::replica_key::ReplicaKey;
-use super::{SnapshotMeta, TypeConfig, Vote};
+use super::{LogId, SnapshotMeta, TypeConfig, Vote, entry};
 
 /// The version of these messages.
-pub(crate) const VERSION: u8 = 2;
+pub(crate) const VERSION: u8 = 3;
 
 const ANSWERED: u8 = 0;
 const UNKNOWN_VERSION: u8 = 1;
@@ -37,13 +40,13 @@ pub(crate) struct Envelope {
     pub(crate) cluster_id: Option<String>,
     /// The one who asks.
     pub(crate) from: ReplicaKey,
+    /// The number that its process has drawn.
+    pub(crate) run: u64,
     /// The one who is asked; `None` for whoever listens there.
     pub(crate) to: Option<ReplicaKey>,
 }
 
 /// What is asked.
-#[derive(Serialize, Deserialize)]
-#[serde(bound = "")]
 pub(crate) enum Question {
     Append(AppendEntriesRequest<TypeConfig>),
     Vote(VoteRequest<TypeConfig>),
@@ -51,13 +54,35 @@ pub(crate) enum Question {
     Snapshot {
         vote: Vote,
         meta: SnapshotMeta,
-        content: Vec<u8>,
+        content: Bytes,
     },
     TransferLeader(TransferLeaderRequest<TypeConfig>),
+    /// The leader with this vote says that the addressee has lost the entry, which it had acknowledged.
+    Lost {
+        vote: Vote,
+        acknowledged: LogId,
+    },
     /// Who are you? The sender says who it is itself.
     Introduce(Introduction),
     /// The sender wants to be a member.
     Join(JoinRequest),
+    /// Is this one a member?
+    IsMember(ReplicaKey),
+}
+
+/// The part of a question that is JSON.
+#[derive(Serialize, Deserialize)]
+#[serde(bound = "")]
+enum Head {
+    Append { vote: Vote, prev_log_id: Option<LogId>, leader_commit: Option<LogId> },
+    Vote(VoteRequest<TypeConfig>),
+    PreVote(VoteRequest<TypeConfig>),
+    Snapshot { vote: Vote, meta: SnapshotMeta },
+    TransferLeader(TransferLeaderRequest<TypeConfig>),
+    Lost { vote: Vote, acknowledged: LogId },
+    Introduce(Introduction),
+    Join(JoinRequest),
+    IsMember(ReplicaKey),
 }
 
 /// Why there is no answer to what was asked.
@@ -82,6 +107,10 @@ pub(crate) enum NoAnswer {
     Unreadable(String),
 }
 
+/// Writes a question.
+///
+/// # Errors
+/// When it has no encoding.
 pub(crate) fn encode_question(envelope: &Envelope, question: &Question) -> io::Result<Bytes> {
     let mut out = Vec::with_capacity(256);
     out.put_u8(VERSION);
@@ -91,9 +120,36 @@ pub(crate) fn encode_question(envelope: &Envelope, question: &Question) -> io::R
     out.put_u8(len);
     out.put_slice(cluster_id.as_bytes());
     put_key(&mut out, envelope.from);
+    out.put_u64(envelope.run);
     put_key(&mut out, envelope.to.unwrap_or_default());
-    serde_json::to_writer(&mut out, question).map_err(io::Error::other)?;
+    let head = serde_json::to_vec(&head_of(question)).map_err(io::Error::other)?;
+    put_counted(&mut out, &head)?;
+    match question {
+        Question::Append(request) => {
+            for entry in &request.entries {
+                put_counted(&mut out, &entry::encode(entry)?)?;
+            }
+        }
+        Question::Snapshot { content, .. } => out.put_slice(content),
+        _ => {}
+    }
     Ok(out.into())
+}
+
+fn head_of(question: &Question) -> Head {
+    match question {
+        Question::Append(AppendEntriesRequest { vote, prev_log_id, leader_commit, .. }) => {
+            Head::Append { vote: *vote, prev_log_id: *prev_log_id, leader_commit: *leader_commit }
+        }
+        Question::Vote(request) => Head::Vote(request.clone()),
+        Question::PreVote(request) => Head::PreVote(request.clone()),
+        Question::Snapshot { vote, meta, .. } => Head::Snapshot { vote: *vote, meta: meta.clone() },
+        Question::TransferLeader(request) => Head::TransferLeader(request.clone()),
+        Question::Lost { vote, acknowledged } => Head::Lost { vote: *vote, acknowledged: *acknowledged },
+        Question::Introduce(introduction) => Head::Introduce(introduction.clone()),
+        Question::Join(request) => Head::Join(request.clone()),
+        Question::IsMember(key) => Head::IsMember(*key),
+    }
 }
 
 /// Reads a question.
@@ -108,14 +164,41 @@ pub(crate) fn decode_question(mut bytes: Bytes) -> Result<(Envelope, Question), 
         return Err(Bytes::from_static(&[UNKNOWN_VERSION, VERSION, VERSION]));
     }
     let len = usize::from(bytes.get_u8());
-    if bytes.len() < len + 2 * KEY_LEN {
+    if bytes.len() < len + 2 * KEY_LEN + 8 {
         return Err(refuse("a message that is cut off"));
     }
     let cluster_id = String::from_utf8_lossy(&bytes.split_to(len)).into_owned();
-    let (from, to) = (get_key(&mut bytes), get_key(&mut bytes));
-    let question = serde_json::from_slice(&bytes).map_err(|error| refuse(&error.to_string()))?;
+    let (from, run, to) = (get_key(&mut bytes), bytes.get_u64(), get_key(&mut bytes));
+    let question = get_question(bytes).map_err(|error| refuse(&error.to_string()))?;
     let cluster_id = (!cluster_id.is_empty()).then_some(cluster_id);
-    Ok((Envelope { cluster_id, from, to: (to != ReplicaKey::default()).then_some(to) }, question))
+    Ok((Envelope { cluster_id, from, run, to: (to != ReplicaKey::default()).then_some(to) }, question))
+}
+
+fn get_question(mut bytes: Bytes) -> io::Result<Question> {
+    let head = serde_json::from_slice(&get_counted(&mut bytes)?).map_err(io::Error::other)?;
+    let question = match head {
+        Head::Append { vote, prev_log_id, leader_commit } => {
+            let mut entries = Vec::new();
+            while !bytes.is_empty() {
+                entries.push(entry::decode(get_counted(&mut bytes)?)?);
+            }
+            Question::Append(AppendEntriesRequest { vote, prev_log_id, entries, leader_commit })
+        }
+        Head::Snapshot { vote, meta } => {
+            Question::Snapshot { vote, meta, content: std::mem::take(&mut bytes) }
+        }
+        Head::Vote(request) => Question::Vote(request),
+        Head::PreVote(request) => Question::PreVote(request),
+        Head::TransferLeader(request) => Question::TransferLeader(request),
+        Head::Lost { vote, acknowledged } => Question::Lost { vote, acknowledged },
+        Head::Introduce(introduction) => Question::Introduce(introduction),
+        Head::Join(request) => Question::Join(request),
+        Head::IsMember(key) => Question::IsMember(key),
+    };
+    match bytes.len() {
+        0 => Ok(question),
+        more => Err(io::Error::other(format!("{more} bytes follow the message"))),
+    }
 }
 
 /// The answer to a question that is not answered, for `why`.
@@ -142,6 +225,21 @@ pub(crate) fn decode_answer<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, NoAn
     }
 }
 
+fn put_counted(out: &mut Vec<u8>, bytes: &[u8]) -> io::Result<()> {
+    out.put_u32(u32::try_from(bytes.len()).map_err(io::Error::other)?);
+    out.put_slice(bytes);
+    Ok(())
+}
+
+fn get_counted(bytes: &mut Bytes) -> io::Result<Bytes> {
+    let len = if bytes.len() < 4 { usize::MAX } else { bytes.get_u32() as usize };
+    if len > bytes.len() {
+        Err(io::Error::other("a message that is cut off"))
+    } else {
+        Ok(bytes.split_to(len))
+    }
+}
+
 const KEY_LEN: usize = 20;
 
 fn put_key(out: &mut Vec<u8>, key: ReplicaKey) {
@@ -155,4 +253,55 @@ fn get_key(bytes: &mut Bytes) -> ReplicaKey {
     let mut directory_id = Uuid::ZERO;
     bytes.copy_to_slice(&mut directory_id.0);
     ReplicaKey::new(id, directory_id)
+}
+
+#[cfg(test)]
+mod tests {
+    use klamm_protocol::records::cluster_metadata::ConfigRecord;
+    use openraft::EntryPayload;
+    use openraft::entry::RaftEntry;
+
+    use super::*;
+    use crate::quorum::{Batch, Entry};
+
+    fn envelope() -> Envelope {
+        let key = |id| ReplicaKey::new(NodeId(id), Uuid([id as u8; 16]));
+        Envelope { cluster_id: Some("c".to_owned()), from: key(1), run: 7, to: Some(key(2)) }
+    }
+
+    fn entry(index: u64, value_len: usize) -> Entry {
+        let value = Some("v".repeat(value_len));
+        let record = ConfigRecord { value, ..Default::default() };
+        let batch = Batch { based_on: index as i64 - 1, records: vec![record.into()] };
+        Entry::new(entry::log_id(1, index), EntryPayload::Normal(batch))
+    }
+
+    fn append(entries: Vec<Entry>) -> Question {
+        let vote = Vote::new_committed(1, envelope().from);
+        Question::Append(AppendEntriesRequest { vote, prev_log_id: None, entries, leader_commit: None })
+    }
+
+    /// What the log holds must be able to travel: hardly longer than it stands there.
+    #[test]
+    fn entries_travel_as_the_bytes_of_the_log() {
+        let entries = vec![entry(0, 30_000), entry(1, 3)];
+        let bytes = encode_question(&envelope(), &append(entries.clone())).unwrap();
+        assert!(bytes.len() < 30_700, "{} bytes", bytes.len());
+        let (read, question) = decode_question(bytes.clone()).unwrap();
+        assert_eq!(read, envelope());
+        assert!(matches!(question, Question::Append(request) if request.entries == entries));
+        let whole_heads = (0..bytes.len()).filter(|len| decode_question(bytes.slice(..*len)).is_ok());
+        assert_eq!(whole_heads.count(), 2, "cut before the first entry and before the second");
+    }
+
+    #[test]
+    fn a_snapshot_travels_as_its_file() {
+        let content = Bytes::from(vec![9; 30_000]);
+        let vote = Vote::new_committed(1, envelope().from);
+        let question = Question::Snapshot { vote, meta: SnapshotMeta::default(), content: content.clone() };
+        let bytes = encode_question(&envelope(), &question).unwrap();
+        assert!(bytes.len() < 30_500, "{} bytes", bytes.len());
+        let (_, question) = decode_question(bytes).unwrap();
+        assert!(matches!(question, Question::Snapshot { content: read, .. } if read == content));
+    }
 }

@@ -8,6 +8,7 @@ pub(crate) mod log;
 pub(crate) mod log_file;
 pub(crate) mod message;
 pub(crate) mod network;
+pub(crate) mod plausibility;
 pub(crate) mod replica_key;
 pub(crate) mod snapshot;
 pub(crate) mod state_machine;
@@ -84,7 +85,7 @@ impl std::fmt::Display for VoterNode {
     }
 }
 
-/// Between voters a batch travels as the bytes that its log entry has, in hexadecimal digits.
+/// openraft asks for it. What is kept and what travels are the bytes of `entry`.
 impl Serialize for Batch {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let bytes = entry::encode_batch(self).map_err(serde::ser::Error::custom)?;

@@ -21,7 +21,7 @@ use serde::de::DeserializeOwned;
 
 use super::message::{self, Envelope, NoAnswer, Question};
 use super::replica_key::ReplicaKey;
-use super::{Raft, Snapshot, TypeConfig, Vote, VoterNode};
+use super::{LogId, Raft, Snapshot, TypeConfig, Vote, VoterNode};
 
 /// A message between members, as bytes for [`MetadataNode::answer_peer`](crate::MetadataNode::answer_peer).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,10 +73,10 @@ pub(crate) async fn answer(raft: &Raft, question: Question) -> io::Result<Bytes>
         Question::PreVote(request) => reply(raft.pre_vote(request).await),
         Question::TransferLeader(request) => reply(raft.handle_transfer_leader(request).await),
         Question::Snapshot { vote, meta, content } => {
-            let snapshot = Snapshot { meta, snapshot: content.into() };
+            let snapshot = Snapshot { meta, snapshot: content };
             reply(raft.install_full_snapshot(vote, snapshot).await)
         }
-        Question::Introduce(_) | Question::Join(_) => {
+        Question::Lost { .. } | Question::Introduce(_) | Question::Join(_) | Question::IsMember(_) => {
             Err(io::Error::other("this is no message about the log"))
         }
     }
@@ -95,13 +95,27 @@ pub(crate) struct Network {
     pub(crate) carrier: Arc<dyn QuorumNetwork>,
     /// This node.
     pub(crate) own: ReplicaKey,
+    /// The number that its process has drawn.
+    pub(crate) run: u64,
     /// Its cluster, if it belongs to one.
     pub(crate) cluster_id: Option<String>,
     /// What was told in the log of why members refuse, so that it is told once.
-    pub(crate) told: Arc<Mutex<BTreeMap<ReplicaKey, String>>>,
+    told: Arc<Mutex<BTreeMap<ReplicaKey, String>>>,
+    /// What each member has acknowledged to this node.
+    acknowledged: Arc<Mutex<BTreeMap<ReplicaKey, Acknowledged>>>,
 }
 
 impl Network {
+    /// The way from the process of `own` that has drawn the number `run`.
+    pub(crate) fn new(
+        carrier: Arc<dyn QuorumNetwork>,
+        own: ReplicaKey,
+        run: u64,
+        cluster_id: Option<String>,
+    ) -> Network {
+        Network { carrier, own, run, cluster_id, told: Arc::default(), acknowledged: Arc::default() }
+    }
+
     /// Asks whoever listens at an address.
     pub(crate) async fn ask<T: DeserializeOwned>(
         &self,
@@ -110,7 +124,7 @@ impl Network {
         address: (String, u16),
         question: &Question,
     ) -> Result<T, AskError> {
-        let envelope = Envelope { cluster_id: self.cluster_id.clone(), from: self.own, to };
+        let envelope = Envelope { cluster_id: self.cluster_id.clone(), from: self.own, run: self.run, to };
         let message = message::encode_question(&envelope, question)
             .map_err(|error| PeerError::Broken(node, error.to_string()))?;
         let answer = self.carrier.call(node, address, QuorumMessage(message)).await?;
@@ -175,6 +189,63 @@ impl PeerClient {
     }
 }
 
+impl PeerClient {
+    /// Notes that the member has the log up to `matched`.
+    fn note(&self, vote: Vote, matched: Option<LogId>, committed: Option<LogId>) {
+        let Some(matched) = matched else { return };
+        let mut all = self.network.acknowledged.lock();
+        let known = all.get(&self.target).copied();
+        all.insert(self.target, Acknowledged::after(known, vote, matched, committed));
+    }
+
+    /// Tells a member that it has lost an entry, and openraft that the member cannot be reached: what was acknowledged
+    /// counts for what is committed, and there is no way to take it back.
+    async fn tell_of_loss(&self, vote: Vote, acknowledged: LogId) -> RPCError<TypeConfig> {
+        let why = NoAnswer::Refused(format!(
+            "its directory, {}, has lost entry {}, which it had acknowledged: an older copy of it was put back. The node \
+             has to start with an empty directory, and joins as a new member",
+            self.target.directory_id, acknowledged.index
+        ));
+        self.tell(&why);
+        if let Err(error) = self.ask::<()>(Question::Lost { vote, acknowledged }).await {
+            tracing::debug!("node {} was not told that it lost entries: {error}", self.target.id);
+        }
+        RPCError::Unreachable(Unreachable::new(&why))
+    }
+}
+
+/// What a member has acknowledged to a leader.
+#[derive(Clone, Copy)]
+struct Acknowledged {
+    /// The vote of the leader: another one may have had the member take back what is not committed.
+    vote: Vote,
+    /// Up to where its log is the leader's.
+    matched: LogId,
+    /// Up to where that is committed, so that nobody may ever take it back.
+    kept: Option<LogId>,
+}
+
+impl Acknowledged {
+    /// After an answer to the leader with this vote, which knew that so much was committed.
+    fn after(
+        known: Option<Acknowledged>,
+        vote: Vote,
+        matched: LogId,
+        committed: Option<LogId>,
+    ) -> Acknowledged {
+        let of_this_vote = known.filter(|known| known.vote == vote).map(|known| known.matched);
+        let matched = of_this_vote.map_or(matched, |known| known.max(matched));
+        let kept = known.and_then(|known| known.kept).max(committed.map(|committed| committed.min(matched)));
+        Acknowledged { vote, matched, kept }
+    }
+
+    /// What the member has lost, if it does not have `prev` any more.
+    fn lost(&self, vote: Vote, prev: LogId) -> Option<LogId> {
+        let matched = (self.vote == vote).then_some(self.matched);
+        matched.max(self.kept).filter(|acknowledged| prev.index <= acknowledged.index)
+    }
+}
+
 impl RaftNetworkV2<TypeConfig> for PeerClient {
     type SnapshotData = Bytes;
 
@@ -183,7 +254,21 @@ impl RaftNetworkV2<TypeConfig> for PeerClient {
         rpc: AppendEntriesRequest<TypeConfig>,
         _: RPCOption,
     ) -> Result<AppendEntriesResponse<TypeConfig>, RPCError<TypeConfig>> {
-        self.ask(Question::Append(rpc)).await
+        let (vote, prev, committed) = (rpc.vote, rpc.prev_log_id, rpc.leader_commit);
+        let last = rpc.entries.last().map(|entry| entry.log_id).or(prev);
+        let before = self.network.acknowledged.lock().get(&self.target).copied();
+        let answer = self.ask(Question::Append(rpc)).await?;
+        match &answer {
+            AppendEntriesResponse::Success => self.note(vote, last, committed),
+            AppendEntriesResponse::PartialSuccess(matched) => self.note(vote, *matched, committed),
+            AppendEntriesResponse::Conflict => {
+                if let Some(lost) = before.zip(prev).and_then(|(before, prev)| before.lost(vote, prev)) {
+                    return Err(self.tell_of_loss(vote, lost).await);
+                }
+            }
+            AppendEntriesResponse::HigherVote(_) => {}
+        }
+        Ok(answer)
     }
 
     async fn vote(
@@ -209,7 +294,7 @@ impl RaftNetworkV2<TypeConfig> for PeerClient {
         cancel: impl Future<Output = ReplicationClosed> + Send + 'static,
         _: RPCOption,
     ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
-        let content = snapshot.snapshot.to_vec();
+        let content = snapshot.snapshot;
         let sent = self.ask(Question::Snapshot { vote, meta: snapshot.meta, content });
         tokio::select! {
             biased;

@@ -211,6 +211,23 @@ fn an_entry_that_changed_on_the_disk_is_not_read() {
     assert!(log.read(0, 3).unwrap_err().to_string().contains("entry 2 has a wrong checksum"));
 }
 
+/// What goes to another member at once must fit into one message, however much it lacks.
+#[test]
+fn a_member_is_sent_entries_up_to_a_size_and_one_at_least() {
+    let disk = SimulatedDisk::new(1);
+    let mut log = LogFile::open(&disk, Path::new("/log")).unwrap().log;
+    let mut ends = vec![log.file().len().unwrap()];
+    for entry in entries(5) {
+        log.append(&[entry]).unwrap();
+        ends.push(log.file().len().unwrap());
+    }
+    let two = ends[3] - ends[1];
+    assert_eq!(log.read_some(1, 5, two).unwrap(), entries(3)[1..]);
+    assert_eq!(log.read_some(1, 5, two - 1).unwrap(), entries(2)[1..]);
+    assert_eq!(log.read_some(1, 5, 1).unwrap(), entries(2)[1..]);
+    assert_eq!(log.read_some(1, 5, u64::MAX).unwrap(), entries(5)[1..]);
+}
+
 #[test]
 fn purged_and_truncated_logs_open_as_they_were_left() {
     let disk = SimulatedDisk::new(1);
@@ -228,7 +245,7 @@ fn purged_and_truncated_logs_open_as_they_were_left() {
 }
 
 #[test]
-fn a_batch_reads_back_from_what_travels_to_other_voters() {
+fn a_batch_reads_back_from_its_text() {
     let entry = entries(3).remove(2);
     let text = serde_json::to_string(&entry).unwrap();
     assert_eq!(serde_json::from_str::<Entry>(&text).unwrap(), entry);

@@ -8,9 +8,11 @@ mod wires;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::{BufMut, Bytes};
 use klamm_io::{Clock, Disk, SystemClock};
-use klamm_metadata::{MetadataNode, QuorumState, ReplicaKey, VoterChange, VoterChangeError};
+use klamm_metadata::{MetadataNode, QuorumMessage, QuorumState, ReplicaKey, VoterChange, VoterChangeError};
 use klamm_model::{NodeId, Uuid};
+use klamm_testing::SeededRandom;
 
 use wires::{Machine, Wires, host, leader_of, register_by_whoever_leads, wait_for};
 
@@ -25,6 +27,25 @@ async fn three() -> (Vec<Machine>, Vec<Arc<MetadataNode>>) {
     let wires = Wires::default();
     let machines: Vec<Machine> = (1..=3).map(|id| Machine::new(id, &[1, 2, 3], &wires)).collect();
     let nodes: Vec<_> = machines.iter().map(Machine::start).collect();
+    for node in &nodes {
+        wait_for(node, "a controller", |image| image.controller.is_some()).await;
+    }
+    (machines, nodes)
+}
+
+/// A start after which nobody stands for election by itself for a minute.
+fn start_patiently(machine: &Machine) -> Arc<MetadataNode> {
+    let mut settings = machine.settings();
+    settings.quorum.election_timeout_min = Duration::from_secs(60);
+    settings.quorum.election_timeout_max = Duration::from_secs(120);
+    machine.start_with(settings).unwrap()
+}
+
+/// As [`three`], with machines on which the leadership does not move by itself.
+async fn patient_three() -> (Vec<Machine>, Vec<Arc<MetadataNode>>) {
+    let wires = Wires::default();
+    let machines: Vec<Machine> = (1..=3).map(|id| Machine::new(id, &[1, 2, 3], &wires)).collect();
+    let nodes: Vec<_> = machines.iter().map(start_patiently).collect();
     for node in &nodes {
         wait_for(node, "a controller", |image| image.controller.is_some()).await;
     }
@@ -263,18 +284,7 @@ async fn an_idle_quorum_keeps_its_controller() {
 /// Who knows that the leader is dead need not wait until its time is over, which is a minute here.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_leader_is_replaced_at_once_by_those_who_know() {
-    let wires = Wires::default();
-    let machines: Vec<Machine> = (1..=3).map(|id| Machine::new(id, &[1, 2, 3], &wires)).collect();
-    let start = |machine: &Machine| {
-        let mut settings = machine.settings();
-        settings.quorum.election_timeout_min = Duration::from_secs(60);
-        settings.quorum.election_timeout_max = Duration::from_secs(120);
-        machine.start_with(settings).unwrap()
-    };
-    let nodes: Vec<_> = machines.iter().map(start).collect();
-    for node in &nodes {
-        wait_for(node, "a controller", |image| image.controller.is_some()).await;
-    }
+    let (machines, nodes) = patient_three().await;
     let dead = leader(&nodes).await;
     let index = nodes.iter().position(|node| node.id() == dead).unwrap();
     machines[index].end(&nodes[index]);
@@ -289,4 +299,129 @@ async fn a_dead_leader_is_replaced_at_once_by_those_who_know() {
     }
     assert!(clock.monotonic() - since < Duration::from_secs(30), "it was an election time-out");
     register_by_whoever_leads(&rest, 13).await;
+}
+
+/// A message of the quorum as it travels, to everybody at an address where `to` is `None`.
+fn message(cluster_id: &str, from: ReplicaKey, to: Option<ReplicaKey>, json: &str) -> QuorumMessage {
+    let mut out = vec![3, cluster_id.len() as u8];
+    out.put_slice(cluster_id.as_bytes());
+    out.put_i32(from.id.0);
+    out.put_slice(&from.directory_id.0);
+    out.put_u64(1);
+    let to = to.unwrap_or_default();
+    out.put_i32(to.id.0);
+    out.put_slice(&to.directory_id.0);
+    out.put_u32(json.len() as u32);
+    out.put_slice(json.as_bytes());
+    QuorumMessage(Bytes::from(out))
+}
+
+/// One frame with the last of all terms would be kept, spread, and leave no term for the next election.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_that_cannot_be_true_changes_nothing() {
+    let (_, nodes) = three().await;
+    leader(&nodes).await;
+    let cluster_id = nodes[0].image().cluster_id.clone();
+    let append = |by: ReplicaKey, term: u64| {
+        format!(
+            r#"{{"Append":{{"vote":{{"leader_id":{{"term":{term},"voted_for":"{by}"}},"committed":true}},
+            "prev_log_id":null,"leader_commit":null}}}}"#
+        )
+    };
+    for (from, to, by, term, why) in [
+        (key(5, 5), None, key(5, 5), u64::MAX, "must say whom it is meant for"),
+        (key(5, 5), Some(key(1, 1)), key(5, 5), 9, "knows no member 5-"),
+        (key(2, 2), Some(key(1, 1)), key(3, 3), 9, "speaks for node 3"),
+        (key(2, 2), Some(key(1, 1)), key(2, 2), u64::MAX, "far beyond this node's"),
+        (key(2, 2), Some(key(1, 1)), key(2, 2), 9, "another process with the directory of node 2"),
+        (key(1, 1), Some(key(1, 1)), key(1, 1), 9, "the sender has a copy"),
+    ] {
+        let answer = nodes[0].answer_peer(message(&cluster_id, from, to, &append(by, term))).await.unwrap();
+        let text = String::from_utf8_lossy(&answer).into_owned();
+        assert!(text.contains(why), "{text}");
+    }
+    register_by_whoever_leads(&nodes.iter().collect::<Vec<_>>(), 11).await;
+    let state = described(&nodes, "a leader", |_| true).await;
+    assert!(state.leader_epoch < 1000, "{}", state.leader_epoch);
+}
+
+/// Two majorities are needed while the voters change. That must end, although nobody waits for it any more, and also
+/// when the leader that began it dies.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_of_voters_that_was_begun_is_finished() {
+    for dies in [false, true] {
+        let (machines, mut nodes) = patient_three().await;
+        let leader = leader(&nodes).await;
+        let at = nodes.iter().position(|node| node.id() == leader).unwrap();
+        let others = [(at + 1) % 3, (at + 2) % 3];
+        others.iter().for_each(|other| machines[*other].cut());
+        let removed = key(machines[others[0]].id, machines[others[0]].directory);
+        let change = VoterChange::Remove(removed);
+        let late = nodes[at].change_voters(change, Duration::from_millis(500)).await;
+        assert!(matches!(late, Err(VoterChangeError::TimedOut(_))), "{late:?}");
+        if dies {
+            machines[at].end(&nodes[at]);
+            nodes[at] = start_patiently(&machines[at]);
+        }
+        others.iter().for_each(|other| machines[*other].mend(&nodes[*other]));
+        // In case it does not go on leading by itself.
+        nodes[at].leader_died(NodeId(99));
+        let state = described(&nodes, "two voters", |state| state.voters.len() == 2).await;
+        assert!(!voters(&state).contains(&removed), "{state:?}");
+    }
+}
+
+/// Two processes that vote as one could elect two leaders.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_of_a_directory_is_refused_while_the_original_runs() {
+    let (machines, nodes) = patient_three().await;
+    let at = nodes.iter().position(|node| !node.is_controller()).unwrap();
+    let original = &machines[at];
+    let copy = Machine { host: "elsewhere".to_owned(), disk: original.copy_of_disk(), ..original.clone() };
+    let start = |machine: &Machine| {
+        let mut settings = machine.settings();
+        settings.random = Arc::new(SeededRandom::new(77));
+        machine.start_with(settings).unwrap()
+    };
+    let error = tokio::time::timeout(LIMIT, start(&copy).failure()).await.unwrap();
+    assert!(error.contains(&format!("another process with node.id={} answers at", original.id)), "{error}");
+    copy.cut();
+
+    let servers = (1..=3).filter(|id| *id != original.id).map(host).collect();
+    let copy = Machine { voters: Vec::new(), servers, disk: original.copy_of_disk(), ..copy };
+    let error = tokio::time::timeout(LIMIT, start(&copy).failure()).await.unwrap();
+    assert!(error.contains(&format!("node.id={} is taken", original.id)), "{error}");
+    copy.cut();
+
+    // Nobody knows better than that the original is gone; when it comes back, its place is taken.
+    original.cut();
+    let copy = Machine { disk: original.copy_of_disk(), ..copy };
+    let moved = start(&copy);
+    let all = [nodes.clone(), vec![moved.clone()]].concat();
+    described(&all, "the copy in its place", |state| {
+        state.addresses.get(&moved.id()).is_some_and(|(host, _)| host == "elsewhere")
+    })
+    .await;
+    original.mend(&nodes[at]);
+    let error = tokio::time::timeout(LIMIT, nodes[at].failure()).await.unwrap();
+    assert!(error.contains(&format!("node.id={} is taken", original.id)), "{error}");
+}
+
+/// A voter whose directory was put back from a copy has lost what it had acknowledged: it must not vote, and the
+/// leader must not fall over it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_voter_with_an_older_copy_of_its_directory_ends() {
+    let (machines, nodes) = patient_three().await;
+    let at = nodes.iter().position(|node| !node.is_controller()).unwrap();
+    let older = machines[at].copy_of_disk();
+    for broker in 11..14 {
+        register_by_whoever_leads(&nodes.iter().collect::<Vec<_>>(), broker).await;
+    }
+    wait_for(&nodes[at], "the brokers", |image| image.brokers.len() == 3).await;
+    machines[at].end(&nodes[at]);
+    let restored = start_patiently(&Machine { disk: older, ..machines[at].clone() });
+    let error = tokio::time::timeout(LIMIT, restored.failure()).await.unwrap();
+    assert!(error.contains("start this node with an empty directory"), "{error}");
+    let rest: Vec<_> = nodes.iter().filter(|node| node.id() != restored.id()).collect();
+    register_by_whoever_leads(&rest, 14).await;
 }

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 
 use connection::Connection;
 pub(crate) use lost::LostConnections;
-pub(crate) use quorum::{QUORUM_KEY, QuorumCarrier};
+pub(crate) use quorum::{QUORUM_BYTES_MAX, QUORUM_KEY, QuorumCarrier};
 
 /// How long it may take to open a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);

@@ -14,6 +14,10 @@ use super::{Address, LostConnections, PeerError, Peers};
 /// The API key of the quorum's messages. Kafka counts its own from 0 up.
 pub(crate) const QUORUM_KEY: i16 = 31_000;
 
+/// The longest message of the quorum that is taken, whatever `socket.request.max.bytes` allows to clients: where a
+/// change of the metadata cannot reach the others, nothing behind it can.
+pub(crate) const QUORUM_BYTES_MAX: usize = 256 << 20;
+
 /// How long a voter may take for an answer. A snapshot takes longest.
 const TIMEOUT: Duration = Duration::from_secs(10);
 

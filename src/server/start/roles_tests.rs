@@ -1,8 +1,10 @@
 //! Nodes that are only controller or only broker, on real sockets and simulated disks.
+#![allow(clippy::disallowed_methods)]
 
 use klamm_io::{SystemClock, SystemNetwork};
 use klamm_model::NodeId;
 use klamm_testing::{SeededRandom, SimulatedDisk};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::cluster_tests::{free_ports, until};
 use super::*;
@@ -84,4 +86,38 @@ async fn a_controller_and_two_brokers_without_a_vote() {
     assert!(one.context.image().brokers.contains_key(&NodeId(4)));
     one.stop().await;
     decider.stop().await;
+}
+
+/// Sends a frame with this key and a body of so many bytes; whether it is answered, and the connection not closed.
+async fn is_answered(port: u16, api_key: i16, body_len: usize) -> bool {
+    let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    let mut frame = u32::try_from(10 + body_len).unwrap().to_be_bytes().to_vec();
+    frame.extend_from_slice(&api_key.to_be_bytes());
+    frame.extend_from_slice(&[0, 0, 0, 0, 0, 9, 0xff, 0xff]);
+    frame.resize(frame.len() + body_len, 0);
+    // The other side may close the connection before it has read all.
+    let _ = stream.write_all(&frame).await;
+    stream.read_u32().await.is_ok()
+}
+
+/// An entry of the metadata log that is longer than what clients may send must reach the voters all the same: nothing
+/// behind it can before.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_quorum_sends_more_than_clients_may() {
+    let port = free_ports(1)[0];
+    let limited = [controller(port), vec![("socket.request.max.bytes", "1000".to_owned())]].concat();
+    let server = start_with(1, &limited).await.unwrap();
+    assert!(is_answered(port, crate::peers::QUORUM_KEY, 5_000).await);
+    assert!(is_answered(port, crate::peers::QUORUM_KEY, 5_000_000).await);
+    assert!(!is_answered(port, 18, 5_000).await, "a client's request is held to the limit");
+    server.stop().await;
+}
+
+/// Who reaches the port of a node that has no others must not get into its metadata.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_is_alone_serves_no_quorum() {
+    let server = super::tests::node(Arc::new(SimulatedDisk::new(1))).await;
+    let port = server.listeners[0].1.port();
+    assert!(!is_answered(port, crate::peers::QUORUM_KEY, 100).await);
+    server.stop().await;
 }

@@ -81,6 +81,13 @@ impl Machine {
         Machine { directory, disk, cluster_id, ..self.clone() }
     }
 
+    /// Another disk with what is on this one.
+    pub(crate) fn copy_of_disk(&self) -> SimulatedDisk {
+        let copy = SimulatedDisk::new(u64::from(self.directory));
+        copy.copy_from(&self.disk, "/klamm-metadata".as_ref(), "/klamm-metadata".as_ref()).unwrap();
+        copy
+    }
+
     pub(crate) fn settings(&self) -> Settings {
         let known = self.cluster_id.lock().unwrap().clone();
         let kept = self.cluster_id.clone();
@@ -123,13 +130,23 @@ impl Machine {
     /// As [`Machine::start`], with other settings.
     pub(crate) fn start_with(&self, settings: Settings) -> Result<Arc<MetadataNode>, StartError> {
         let node = Arc::new(MetadataNode::start(settings)?);
-        self.wires.0.lock().unwrap().insert(self.host.clone(), node.clone());
+        self.mend(&node);
         Ok(node)
+    }
+
+    /// Cuts the wire on which others reach the node.
+    pub(crate) fn cut(&self) {
+        self.wires.0.lock().unwrap().remove(&self.host);
+    }
+
+    /// Lets others reach the node again.
+    pub(crate) fn mend(&self, node: &Arc<MetadataNode>) {
+        self.wires.0.lock().unwrap().insert(self.host.clone(), node.clone());
     }
 
     /// Cuts the wire and ends the node, as a kill does.
     pub(crate) fn end(&self, node: &MetadataNode) {
-        self.wires.0.lock().unwrap().remove(&self.host);
+        self.cut();
         node.shutdown();
     }
 }
