@@ -4,6 +4,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use klamm_coordinator::Client;
@@ -30,12 +31,14 @@ fn fixture(version: &str) -> SimulatedDisk {
     disk
 }
 
+/// Each start is another process, which draws other numbers: by its incarnation the controller tells it from the one before.
 fn machine(disk: &SimulatedDisk) -> Machine {
+    static STARTS: AtomicU64 = AtomicU64::new(1);
     Machine {
         disk: Arc::new(disk.clone()),
         network: Arc::new(SystemNetwork),
         clock: Arc::new(SystemClock::new()),
-        random: Arc::new(SeededRandom::new(1)),
+        random: Arc::new(SeededRandom::new(STARTS.fetch_add(1, Ordering::Relaxed))),
         threads: Threads::default(),
     }
 }
