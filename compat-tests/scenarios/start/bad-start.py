@@ -58,7 +58,7 @@ with check("a port in use"):
 with check("a directory that another broker has locked"):
     first = start()
     try:
-        eventually(listens, "the first one listens")
+        holds(first.stdout.readline().startswith("Klamm"), "the first one does not start")
         before = sorted(p.name for p in DATA.iterdir())
         refused(DATA, "lock", overrides=(f"listeners=PLAINTEXT://127.0.0.1:{PORT + 1}", f"log.dirs={DATA}"))
         equal(sorted(p.name for p in DATA.iterdir()), before, "the directory")
@@ -112,9 +112,10 @@ with check("what is not built yet is refused, never run open"):
 
 with check("an unknown key warns and names the nearest one, and the broker runs"):
     process = start(settings("log.retention.huors=5"), overrides=())
-    eventually(listens, "it listens")
+    started = process.stdout.readline()
     process.terminate()
     out, error = process.communicate(timeout=20)
+    out = started + out
     equal(process.returncode, 0, "exit code after SIGTERM")
     warning = [line for line in error.splitlines() if "log.retention.huors" in line]
     holds(warning and "log.retention.hours" in warning[0], error)
