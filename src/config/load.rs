@@ -54,7 +54,8 @@ pub fn load(sources: &Sources) -> Result<(BrokerConfig, Vec<Warning>), Vec<Confi
     }
     loading.tell_what_has_no_effect();
     let rack = loading.value("broker.rack");
-    if quorum_voters.iter().any(|voter| voter.id != node_id) || !bootstrap_servers.is_empty() {
+    let is_cluster = quorum_voters.iter().any(|voter| voter.id != node_id) || !bootstrap_servers.is_empty();
+    if is_cluster {
         // A cluster keeps Kafka's own topics as safe as Kafka does.
         defaults.retain(|key, _| !REPLICATION_OF_ONE_NODE.contains(key));
     }
@@ -65,10 +66,22 @@ pub fn load(sources: &Sources) -> Result<(BrokerConfig, Vec<Warning>), Vec<Confi
     config.roles = roles;
     config.quorum_voters = quorum_voters;
     config.quorum_bootstrap_servers = bootstrap_servers;
+    let advertised = if is_cluster { listeners.advertised_in_cluster() } else { listeners.advertised };
+    for listener in
+        listeners.listeners.iter().filter(|it| is_cluster && !it.is_controller && it.is_wildcard())
+    {
+        if advertised.iter().all(|known| known.name != listener.name) {
+            let name = &listener.name;
+            loading.error(
+                "advertised.listeners",
+                format!("{name} listens on every interface: the other nodes and clients need one name of it, as {name}://host:9092"),
+            );
+        }
+    }
     config.listeners = listeners.listeners;
     config.advertised_listeners =
-        listeners.advertised.iter().filter(|it| !listeners.controllers.contains(&it.name)).cloned().collect();
-    config.all_advertised = listeners.advertised;
+        advertised.iter().filter(|it| !listeners.controllers.contains(&it.name)).cloned().collect();
+    config.all_advertised = advertised;
     config.inter_broker_listener_name = listeners.inter_broker;
     config.controller_listener_names = listeners.controllers;
     config.http_listener = http_listener;
@@ -104,6 +117,22 @@ struct Listeners {
     advertised: Vec<AdvertisedListener>,
     inter_broker: String,
     controllers: Vec<String>,
+}
+
+impl Listeners {
+    /// What the nodes of a cluster tell of this one: what is advertised, else where it listens, as in Kafka. All of them have
+    /// to tell the same, for a client that hears of two names of one broker lets go of what it has asked the first.
+    fn advertised_in_cluster(&self) -> Vec<AdvertisedListener> {
+        let mut advertised = self.advertised.clone();
+        for listener in self.listeners.iter().filter(|it| !it.is_controller && it.port != 0) {
+            let is_known = advertised.iter().any(|known| known.name == listener.name);
+            if let (false, false, Some(host)) = (is_known, listener.is_wildcard(), &listener.host) {
+                let (name, port) = (listener.name.clone(), listener.port);
+                advertised.push(AdvertisedListener { name, host: host.clone(), port });
+            }
+        }
+        advertised
+    }
 }
 
 impl Loading {

@@ -1,4 +1,5 @@
 """Producers that write numbered records through every failure of the brokers, a group that reads along, and what must be there in the end."""
+from confluent_kafka.admin import AdminClient, NewTopic
 from confluent_kafka import Consumer, KafkaException, OFFSET_BEGINNING, Producer, TopicPartition
 from harness import *
 
@@ -23,6 +24,16 @@ def start(work, *arguments):
     thread = threading.Thread(target=guarded, daemon=True)
     thread.start()
     workers.append(thread)
+
+
+def create(*topics):
+    """Makes topics, once all nodes that clients are told to come to are in the cluster."""
+    admin = AdminClient(quiet)  # its futures need it alive
+    nodes = len(quiet["bootstrap.servers"].split(","))
+    eventually(lambda: len(admin.list_topics(timeout=10).brokers) == nodes, f"{nodes} brokers", 40)
+    for future in admin.create_topics(list(topics)).values():
+        future.result(60)
+    return admin
 
 
 def all_work():

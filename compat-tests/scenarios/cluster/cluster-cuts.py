@@ -9,7 +9,6 @@
 # As cluster-rounds, but the nodes live on and lose sight of each other, for longer than a session; clients reach all of them
 # all the time. One node's data is on a small tmpfs in a mount namespace of its own, which is filled and emptied again.
 import random
-from confluent_kafka.admin import AdminClient, NewTopic
 import harness, links
 from harness import *
 
@@ -33,7 +32,6 @@ ROUNDS = 50 if os.environ["SOAK"] else 4
 SEED = os.environ.get("KILL_SEED") or str(random.SystemRandom().randrange(10**9))
 chance = random.Random(SEED)
 print(f"KILL_SEED={SEED}, {ROUNDS} rounds")
-admin = AdminClient(quiet)
 TOPICS = ("numbers", "java")
 
 
@@ -74,8 +72,7 @@ def cut(*pairs):
     cluster.heal()
 
 
-for future in admin.create_topics([NewTopic(t, PARTITIONS, 3, config={"segment.bytes": str(1 << 20)}) for t in TOPICS]).values():
-    future.result(20)
+admin = create(*(NewTopic(t, PARTITIONS, 3, config={"segment.bytes": str(1 << 20)}) for t in TOPICS))
 start(librdkafka, "numbers")
 start(java, "java")
 start(followers, "numbers")

@@ -8,10 +8,8 @@
 #
 # Producers with default time-outs write all the time. Each node is stopped as an operator does, started, and has all its
 # replicas in sync again before it is the next one's turn.
-from confluent_kafka.admin import AdminClient, NewTopic
 from endless import *
 
-admin = AdminClient(quiet)
 TOPICS = [f"many-{n}" for n in range(10)]
 
 
@@ -23,8 +21,7 @@ def in_sync():
         return len(partitions) >= 3 * 1000 and all(p.leader >= 0 and len(p.isrs) == len(p.replicas) == 3 for p in partitions)
 
 
-for future in admin.create_topics([NewTopic(t, 100, 3) for t in TOPICS] + [NewTopic(t, PARTITIONS, 3) for t in ("numbers", "java")]).values():
-    future.result(60)
+create(*(NewTopic(t, 100, 3) for t in TOPICS), *(NewTopic(t, PARTITIONS, 3) for t in ("numbers", "java")))
 start(librdkafka, "numbers")
 start(java, "java")
 start(followers, "numbers")

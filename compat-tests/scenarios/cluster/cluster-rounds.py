@@ -11,14 +11,12 @@
 # a group reads along and commits. In each round one node at random is killed with -9, stopped as an operator does, or
 # stands still (SIGSTOP) for longer than its session, and comes back.
 import random
-from confluent_kafka.admin import AdminClient, NewTopic
 from endless import *
 
 ROUNDS = 100 if os.environ["SOAK"] else 3
 SEED = os.environ.get("KILL_SEED") or str(random.SystemRandom().randrange(10**9))
 chance = random.Random(SEED)
 print(f"KILL_SEED={SEED}, {ROUNDS} rounds")
-admin = AdminClient(quiet)
 TOPICS = ("numbers", "java-2.8", "java-4.4")
 
 
@@ -47,8 +45,7 @@ def still(node):
     ask(f"continue {node}")
 
 
-for future in admin.create_topics([NewTopic(t, PARTITIONS, 3, config={"segment.bytes": str(1 << 20)}) for t in TOPICS]).values():
-    future.result(20)
+admin = create(*(NewTopic(t, PARTITIONS, 3, config={"segment.bytes": str(1 << 20)}) for t in TOPICS))
 start(librdkafka, "numbers")
 start(java, "java-2.8", "2.8.2")
 start(java, "java-4.4", "4.4.0")

@@ -10,7 +10,6 @@
 # reads along and commits. What a producer sent must in the end be there once, in order, where it was acknowledged. The
 # topics have small segments; one is compacted, and the last value of each of its keys must be the last acknowledged one.
 import random
-from confluent_kafka.admin import AdminClient, NewTopic
 from endless import *
 
 ROUNDS = 1 if not KLAMM else 100 if os.environ["SOAK"] else 3  # Apache Kafka takes long to start
@@ -21,9 +20,7 @@ print(f"KILL_SEED={SEED}, {ROUNDS} rounds")
 small = {"segment.bytes": str(1 << 20)}
 compacted = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "segment.ms": "500", **small}
 topics = [NewTopic("numbers", PARTITIONS, 1, config=small), NewTopic("java", PARTITIONS, 1, config=small), NewTopic("latest", 1, 1, config=compacted)]
-admin = AdminClient(quiet)  # its futures need it alive
-for future in admin.create_topics(topics).values():
-    future.result(20)
+create(*topics)
 start(librdkafka, "numbers", "latest")
 start(java, "java")
 start(followers, "numbers")

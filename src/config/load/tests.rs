@@ -281,6 +281,11 @@ fn a_node_is_broker_or_controller_or_both_of_a_cluster() {
     let only_broker = format!("node.id=4\nprocess.roles=broker\nlisteners=PLAINTEXT://d:9092\n{quorum}");
     let config = file(&only_broker);
     assert_eq!(config.quorum_address(), ("d".to_owned(), 9092));
+    // Without this the others told clients of "localhost", and the node itself of the address that they came by.
+    let [told] = &config.advertised_listeners[..] else { panic!("{:?}", config.advertised_listeners) };
+    assert_eq!((told.host.as_str(), told.port), ("d", 9092));
+    let told = mistakes(&only_broker.replace("//d:9092", "//:9092"));
+    assert!(told.contains("PLAINTEXT listens on every interface"), "{told}");
     let told = mistakes(&only_broker.replace("node.id=4", "node.id=3"));
     assert!(told.contains("so this node, 3 (node.id), must not stand in it"), "{told}");
     let told = mistakes(&only_broker.replace("d:9092", "d:9092,CONTROLLER://:9093"));
