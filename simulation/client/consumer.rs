@@ -147,7 +147,7 @@ impl Consumer {
         const LATEST: i64 = -1;
         let partition = ListOffsetsPartition {
             partition_index: found.place.partition,
-            current_leader_epoch: -1,
+            current_leader_epoch: found.leader_epoch,
             timestamp: LATEST,
             ..Default::default()
         };

@@ -61,6 +61,8 @@ pub(crate) struct Client {
     pub(crate) host: SimulatedHost,
     pub(crate) random: SeededRandom,
     connections: BTreeMap<SocketAddr, Arc<Connection>>,
+    /// The newest leader epoch that it was told of each partition.
+    newest: BTreeMap<Place, i32>,
 }
 
 /// Where a partition is, as a broker told.
@@ -73,7 +75,7 @@ pub(crate) struct Found {
 
 impl Client {
     pub(crate) fn new(surroundings: Surroundings, host: SimulatedHost, random: SeededRandom) -> Client {
-        Client { surroundings, host, random, connections: BTreeMap::new() }
+        Client { surroundings, host, random, connections: BTreeMap::new(), newest: BTreeMap::new() }
     }
 
     /// An open connection to a broker; the one that was used before, if there is one.
@@ -127,6 +129,12 @@ impl Client {
         let leader = answer.brokers.iter().find(|broker| broker.node_id == found.leader_id)?;
         let leader = SocketAddr::new(leader.host.parse().ok()?, u16::try_from(leader.port).ok()?);
         let place = Place { topic: topic.topic_id, partition };
+        // A node that is cut off tells of a leader of before; clients do not go back to it (KIP-320).
+        let newest = self.newest.entry(place).or_insert(found.leader_epoch);
+        if found.leader_epoch < *newest {
+            return None;
+        }
+        *newest = found.leader_epoch;
         Some(Found { place, leader, leader_epoch: found.leader_epoch })
     }
 
