@@ -1,4 +1,5 @@
 """Producers that write numbered records through every failure of the brokers, a group that reads along, and what must be there in the end."""
+import random
 from confluent_kafka.admin import AdminClient, NewTopic
 from confluent_kafka import Consumer, KafkaException, OFFSET_BEGINNING, Producer, TopicPartition
 from harness import *
@@ -24,6 +25,13 @@ def start(work, *arguments):
     thread = threading.Thread(target=guarded, daemon=True)
     thread.start()
     workers.append(thread)
+
+
+def seeded(rounds):
+    """Randomness that a run can be repeated with: KILL_SEED, else drawn and told."""
+    seed = os.environ.get("KILL_SEED") or str(random.SystemRandom().randrange(10**9))
+    print(f"KILL_SEED={seed}, {rounds} rounds")
+    return random.Random(seed)
 
 
 def create(*topics):
@@ -164,6 +172,30 @@ def read(topic, partitions, seconds):
             if not message.error():
                 yield message.partition(), message.offset(), int(message.value().split()[0])
     consumer.close()
+
+
+def in_sync(admin):
+    """Whether all replicas of all partitions are in sync, three of each, as the broker that is asked sees it."""
+    with contextlib.suppress(Exception):
+        partitions = [p for topic in admin.list_topics(timeout=5).topics.values() for p in topic.partitions.values()]
+        return all(p.leader >= 0 and len(p.isrs) == len(p.replicas) == 3 for p in partitions)
+
+
+def heals(admin):
+    """A failure is over: no commit of the readers of `numbers` went back, all write on, all replicas come to be in sync."""
+    known = no_commit_went_back("numbers")
+    print(f"acknowledged {all_write_on()}, committed {known}")
+    eventually(lambda: in_sync(admin), "all replicas in sync", 60)
+
+
+def judge(topics, rounds):
+    """What must hold in the end of each topic, and of the readers of `numbers`."""
+    for topic in topics:
+        with check(f"all of {topic} is there once, in order, where it was acknowledged"):
+            each_is_there_once(topic, 60 + 5 * rounds)
+    with check("no commit went back"):
+        no_commit_went_back("numbers")
+    print(f"{sum(map(len, acknowledged.values()))} acknowledgements in {rounds} rounds")
 
 
 def each_is_there_once(topic, seconds):

@@ -73,6 +73,25 @@ def own_klamm(*overrides, wrapper=()):
     return process
 
 
+class SmallDisk:
+    """A file system of its own, of so many bytes in memory, at a folder in a mount namespace of its own: `inside` is the command that runs others there, `seen` where it is seen from out here."""
+
+    def __init__(self, folder, size):
+        folder.mkdir()
+        namespace = ["unshare", "-m"] if os.getuid() == 0 else ["unshare", "-rm"]
+        self.holder = subprocess.Popen([*namespace, "bash", "-c", f"mount -t tmpfs -o size={size} tmpfs {folder} && echo mounted && exec sleep infinity"], stdout=subprocess.PIPE, text=True)
+        if self.holder.stdout.readline() != "mounted\n":
+            raise SystemExit("FAILED no file system can be mounted here: run as root or allow user namespaces (kernel.unprivileged_userns_clone)")
+        self.inside = ["nsenter", "-t", str(self.holder.pid), "-m"] + ([] if os.getuid() == 0 else ["-U", "--preserve-credentials"])
+        self.seen = pathlib.Path(f"/proc/{self.holder.pid}/root") / folder.relative_to("/")
+
+    def fill_up(self):
+        """Leaves no block, by a file `filler`."""
+        with open(self.seen / "filler", "ab", buffering=0) as filler, contextlib.suppress(OSError):
+            while filler.write(b"x" * 4096):
+                pass
+
+
 def finish():
     if failures:
         print(f"{len(failures)} failed: " + "; ".join(failures), flush=True)

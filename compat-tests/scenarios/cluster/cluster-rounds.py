@@ -10,21 +10,11 @@
 # Idempotent producers with acks=all of librdkafka, Java 2.8 and Java 4.4 write all the time and retry through everything;
 # a group reads along and commits. In each round one node at random is killed with -9, stopped as an operator does, or
 # stands still (SIGSTOP) for longer than its session, and comes back.
-import random
 from endless import *
 
 ROUNDS = 100 if os.environ["SOAK"] else 3
-SEED = os.environ.get("KILL_SEED") or str(random.SystemRandom().randrange(10**9))
-chance = random.Random(SEED)
-print(f"KILL_SEED={SEED}, {ROUNDS} rounds")
+chance = seeded(ROUNDS)
 TOPICS = ("numbers", "java-2.8", "java-4.4")
-
-
-def in_sync():
-    """Whether all replicas of all partitions are in sync."""
-    with contextlib.suppress(Exception):
-        partitions = [p for topic in admin.list_topics(timeout=5).topics.values() for p in topic.partitions.values()]
-        return all(p.leader >= 0 and len(p.isrs) == len(p.replicas) == 3 for p in partitions)
 
 
 def killed(node):
@@ -57,14 +47,7 @@ for number in range(ROUNDS):
     happens = (killed, stopped, still)[number % 3]
     with check(f"round {number + 1}: node {node} {happens.__name__}"):
         happens(node)
-        known = no_commit_went_back("numbers")
-        print(f"acknowledged {all_write_on()}, committed {known}")
-        eventually(in_sync, "all replicas in sync", 60)
+        heals(admin)
 end()
-for topic in TOPICS:
-    with check(f"all of {topic} is there once, in order, where it was acknowledged"):
-        each_is_there_once(topic, 60 + 5 * ROUNDS)
-with check("no commit went back"):
-    no_commit_went_back("numbers")
-print(f"{sum(map(len, acknowledged.values()))} acknowledgements in {ROUNDS} rounds")
+judge(TOPICS, ROUNDS)
 finish()

@@ -19,28 +19,20 @@ TWO = WITH == "two-directories"
 SMALL, ROOMY = WORK / "small", WORK / "roomy"
 STORAGE_ERROR = 56
 quiet = {"bootstrap.servers": BOOTSTRAP, "log_level": 0}
-SMALL.mkdir()
-namespace = ["unshare", "-m"] if os.getuid() == 0 else ["unshare", "-rm"]
-holder = subprocess.Popen([*namespace, "bash", "-c", f"mount -t tmpfs -o size=48m tmpfs {SMALL} && echo mounted && exec sleep infinity"], stdout=subprocess.PIPE, text=True)
-if holder.stdout.readline() != "mounted\n":
-    raise SystemExit("FAILED no file system can be mounted here: run as root or allow user namespaces (kernel.unprivileged_userns_clone)")
-inside = ["nsenter", "-t", str(holder.pid), "-m"] + ([] if os.getuid() == 0 else ["-U", "--preserve-credentials"])
-seen = pathlib.Path(f"/proc/{holder.pid}/root") / SMALL.relative_to("/")  # the mounted file system, from out here
+small = SmallDisk(SMALL, "48m")
 
 
 def start():
-    return own_klamm(f"log.dirs={f'{ROOMY},{SMALL}' if TWO else SMALL}", "log.segment.delete.delay.ms=500", wrapper=inside)
+    return own_klamm(f"log.dirs={f'{ROOMY},{SMALL}' if TWO else SMALL}", "log.segment.delete.delay.ms=500", wrapper=small.inside)
 
 
 def free():
-    return shutil.disk_usage(seen).free
+    return shutil.disk_usage(small.seen).free
 
 
 def fill_up():
     """Leaves no block."""
-    with open(seen / "filler", "ab", buffering=0) as filler, contextlib.suppress(OSError):
-        while filler.write(b"x" * 4096):
-            pass
+    small.fill_up()
     equal(free(), 0, "bytes free")
 
 
@@ -50,7 +42,7 @@ def error_of(partition, size=20000):
 
 
 def folder_of(topic, partition):
-    return "small" if (seen / f"{topic}-{partition}").is_dir() else "roomy"
+    return "small" if (small.seen / f"{topic}-{partition}").is_dir() else "roomy"
 
 
 def read(partitions):
@@ -106,7 +98,7 @@ admin = AdminClient(quiet)
 small_topic = {"segment.bytes": str(1 << 20), "file.delete.delay.ms": "500"}
 for future in admin.create_topics([NewTopic(t, 2, 1, config=small_topic) for t in ("work", "probe", "victim")]).values():
     future.result(20)
-eventually(lambda: (seen / "victim-1").exists() or (seen / "victim-0").exists(), "the folders")
+eventually(lambda: (small.seen / "victim-1").exists() or (small.seen / "victim-0").exists(), "the folders")
 places = {t: [folder_of(t, p) for p in (0, 1)] for t in ("work", "probe", "victim")}
 print("places", places)
 victims = [p for p in (0, 1) if places["victim"][p] == "small"]
@@ -155,7 +147,7 @@ with check("killed while it is full, it starts"):
     if TWO:  # where the metadata has no place either, the start waits for it
         eventually(lambda: error_of(probes["small"]) == STORAGE_ERROR, "KAFKA_STORAGE_ERROR for a write", 20)
 with check("space from a removed file brings it back without a restart"):
-    (seen / "filler").unlink()
+    (small.seen / "filler").unlink()
     equal(load.wait(60), 0, "unacknowledged")
     equal(load.errors, [])
     eventually(lambda: error_of(probes["small"]) == 0, "writes are taken", 20)
@@ -176,7 +168,7 @@ with check("stopped and started, all that was acknowledged is there once"):
     nothing_lost([0, 1])
     equal(len(load.acknowledged), load.sent, "acknowledged in the end")
 broker.kill()
-holder.kill()
+small.holder.kill()
 if failures:
     print((WORK / "broker.log").read_text()[-6000:])
 finish()

@@ -9,13 +9,10 @@
 # Two idempotent producers with acks=all, librdkafka's and Java's, write all the time and retry through every kill; a group
 # reads along and commits. What a producer sent must in the end be there once, in order, where it was acknowledged. The
 # topics have small segments; one is compacted, and the last value of each of its keys must be the last acknowledged one.
-import random
 from endless import *
 
 ROUNDS = 1 if not KLAMM else 100 if os.environ["SOAK"] else 3  # Apache Kafka takes long to start
-SEED = os.environ.get("KILL_SEED") or str(random.SystemRandom().randrange(10**9))
-chance = random.Random(SEED)
-print(f"KILL_SEED={SEED}, {ROUNDS} rounds")
+chance = seeded(ROUNDS)
 
 small = {"segment.bytes": str(1 << 20)}
 compacted = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "segment.ms": "500", **small}
