@@ -3,14 +3,7 @@
 //! Only a build with debug assertions can hold one: in a release build [`Planted`] is empty, and the compiler
 //! leaves out what stands behind it.
 
-#[cfg(debug_assertions)]
-use std::cell::Cell;
-
-/// A mistake.
-#[cfg(debug_assertions)]
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[allow(missing_docs, reason = "the names say all; each is explained where it is made")]
-pub enum PlantedBug {
+klamm_storage::planted_bugs! {
     ElectFenced,
     ElectOutsideIsr,
     KeepUncleanEligible,
@@ -20,38 +13,6 @@ pub enum PlantedBug {
     ApplyOutOfOrder,
     ForgetVoteSync,
     ForgetLogSync,
-}
-
-#[cfg(debug_assertions)]
-impl PlantedBug {
-    /// All of them.
-    pub const ALL: &[PlantedBug] = &[
-        PlantedBug::ElectFenced,
-        PlantedBug::ElectOutsideIsr,
-        PlantedBug::KeepUncleanEligible,
-        PlantedBug::AcceptStaleBrokerEpoch,
-        PlantedBug::AcceptOldPartitionEpoch,
-        PlantedBug::ElectWithoutNewEpoch,
-        PlantedBug::ApplyOutOfOrder,
-        PlantedBug::ForgetVoteSync,
-        PlantedBug::ForgetLogSync,
-    ];
-}
-
-#[cfg(debug_assertions)]
-thread_local! {
-    static PLANTED: Cell<Option<PlantedBug>> = const { Cell::new(None) };
-}
-
-/// Has all parts of the quorum that this thread starts make a mistake, or none, from now on.
-#[cfg(debug_assertions)]
-pub fn plant(bug: Option<PlantedBug>) {
-    PLANTED.set(bug);
-}
-
-#[cfg(debug_assertions)]
-pub(crate) fn is_planted(bug: PlantedBug) -> bool {
-    PLANTED.get() == Some(bug)
 }
 
 /// The mistake that a controller makes, if any.

@@ -47,3 +47,41 @@ macro_rules! planted {
     }};
 }
 pub(crate) use planted;
+
+/// Declares `PlantedBug` with these mistakes and `ALL` of them, `plant` and `is_planted`, for a module `planted`. They are
+/// there only in a build with debug assertions; a mistake is made by the thread that it was planted on, so that tests
+/// beside each other do not mix.
+#[macro_export]
+macro_rules! planted_bugs {
+    ($($bug:ident),+ $(,)?) => {
+        /// A mistake.
+        #[cfg(debug_assertions)]
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        #[allow(missing_docs, reason = "the names say all; each is explained where it is made")]
+        pub enum PlantedBug {
+            $($bug),+
+        }
+
+        #[cfg(debug_assertions)]
+        impl PlantedBug {
+            /// All of them.
+            pub const ALL: &[PlantedBug] = &[$(PlantedBug::$bug),+];
+        }
+
+        #[cfg(debug_assertions)]
+        thread_local! {
+            static PLANTED: std::cell::Cell<Option<PlantedBug>> = const { std::cell::Cell::new(None) };
+        }
+
+        /// Has this crate make a mistake, or none, in what this thread calls and starts from now on.
+        #[cfg(debug_assertions)]
+        pub fn plant(bug: Option<PlantedBug>) {
+            PLANTED.set(bug);
+        }
+
+        #[cfg(debug_assertions)]
+        pub(crate) fn is_planted(bug: PlantedBug) -> bool {
+            PLANTED.get() == Some(bug)
+        }
+    };
+}

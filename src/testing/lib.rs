@@ -1,9 +1,9 @@
 //! Doubles of the machine for tests: a disk that crashes, a network that is cut, clocks that are set, randomness that
-//! repeats.
+//! repeats; and the player of scripts for state machines.
 //!
-//! Everything here implements a trait of `klamm_io` and is driven by a seed, so a failing run can be run
+//! The doubles implement a trait of `klamm_io` each and are driven by a seed, so a failing run can be run
 //! again. This crate knows only `model` and `io`; it must never be a dependency of what runs in earnest,
-//! never touch the real machine, and never know what the bytes that it keeps mean.
+//! never touch the real machine but to read a script, and never know what the bytes that it keeps mean.
 
 mod clock;
 mod disk;
@@ -11,6 +11,7 @@ mod gate;
 mod host_clock;
 mod network;
 mod random;
+mod script;
 
 pub use clock::SimulatedClock;
 pub use disk::{Counters, Failure, Fault, FaultId, Operation, OperationKind, SimulatedDisk, Unsynced};
@@ -18,3 +19,4 @@ pub use gate::GatedDisk;
 pub use host_clock::HostClock;
 pub use network::{Delays, NetworkCounters, SimulatedHost, SimulatedNetwork};
 pub use random::SeededRandom;
+pub use script::{Play, check_script};

@@ -17,7 +17,8 @@ macro_rules! scripts {
     ($($name:ident)*) => {$(
         #[test]
         fn $name() {
-            script::check::<Stage>("scripts", concat!(stringify!($name), ".txt"));
+            let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/scripts/", stringify!($name), ".txt");
+            klamm_testing::check_script::<Stage>(std::path::Path::new(file));
         }
     )*};
 }

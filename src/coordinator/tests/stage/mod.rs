@@ -24,7 +24,9 @@ use klamm_protocol::messages::offset_delete::{
 use klamm_protocol::messages::offset_fetch::{OffsetFetchRequestGroup, OffsetFetchRequestTopics};
 use klamm_protocol::messages::sync_group::{SyncGroupRequest, SyncGroupRequestAssignment};
 
-use crate::script::{Play, Words};
+use klamm_testing::Play;
+
+use crate::script::Words;
 
 /// What stands in the log.
 enum Entry {

@@ -13,7 +13,9 @@ use klamm_coordinator::transaction::{
 };
 use klamm_model::{ErrorCode, ProducerEpoch, ProducerId};
 
-use crate::script::{Play, Words};
+use klamm_testing::Play;
+
+use crate::script::Words;
 
 pub(crate) struct Stage {
     settings: TransactionSettings,

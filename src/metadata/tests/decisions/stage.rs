@@ -28,7 +28,7 @@ use klamm_protocol::messages::list_partition_reassignments::ListPartitionReassig
 use klamm_protocol::messages::update_features::{FeatureUpdateKey, UpdateFeaturesRequest};
 use klamm_protocol::messages::{BrokerHeartbeatRequest, UnregisterBrokerRequest};
 use klamm_protocol::records::cluster_metadata::MetadataRecord;
-use klamm_testing::SeededRandom;
+use klamm_testing::{Play, SeededRandom};
 
 use crate::judge::{Allowed, Judge};
 
@@ -87,8 +87,8 @@ fn numbers(text: &str, separator: char) -> Vec<i32> {
 /// What comes of a command: an answer in words, and the records.
 type Outcome = (String, Vec<MetadataRecord>);
 
-impl Stage {
-    pub(crate) fn new() -> Stage {
+impl Play for Stage {
+    fn new() -> Stage {
         Stage {
             image: Image::empty("cluster"),
             planted: Planted::default(),
@@ -100,6 +100,15 @@ impl Stage {
         }
     }
 
+    fn run(&mut self, line: &str) -> Vec<String> {
+        match self.attempt(line) {
+            Ok(lines) => lines,
+            Err(wrong) => panic!("after '{line}': {wrong}"),
+        }
+    }
+}
+
+impl Stage {
     pub(crate) fn context(&self) -> ControllerContext<'_> {
         ControllerContext {
             now_ms: 0,
@@ -107,14 +116,6 @@ impl Stage {
             defaults: &self.defaults,
             rules: &self.rules,
             planted: self.planted,
-        }
-    }
-
-    /// Runs one command of a script; returns what happened, in lines.
-    pub(crate) fn run(&mut self, line: &str) -> Vec<String> {
-        match self.attempt(line) {
-            Ok(lines) => lines,
-            Err(wrong) => panic!("after '{line}': {wrong}"),
         }
     }
 

@@ -10,6 +10,8 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
+use klamm_testing::Play;
+
 use crate::stage::Stage;
 
 const BROKERS: i32 = 4;
