@@ -11,7 +11,6 @@ use parking_lot::{Mutex, RwLock};
 use super::leftovers::{self, Folder};
 use super::recovery::{Progress, Recovery, first_to_recover};
 use super::recovery_start::{Cause, RecoveryStart};
-use super::snapshots::replace_unsynced;
 use super::{Environment, Log, LogEnd, NEVER_CLEANED, Unsynced, Writer, roll_jitter_ms};
 use crate::checkpoint;
 use crate::config::LogConfig;
@@ -331,7 +330,11 @@ impl Log {
             None => {}
         }
         let path = self.dir.join(partition_metadata::FILE_NAME);
-        replace_unsynced(&*self.environment.disk, &path, partition_metadata::content(topic_id).as_bytes())
+        // Synced at once, as Kafka does: a log whose id a power cut took could be taken for that of a later topic of its
+        // name, with the records of the earlier one.
+        self.environment
+            .disk
+            .replace(&path, partition_metadata::content(topic_id).as_bytes())
             .map_err(|error| StorageError::io(&path, "write the topic id", &error))?;
         self.unsynced.folder.store(true, Ordering::Release);
         self.unsynced.names.store(true, Ordering::Release);
@@ -348,8 +351,8 @@ impl Log {
     }
 }
 
-/// The topic's id. A power cut can leave a broken file while nothing of the log was synced yet: what synced the
-/// log would have synced the file first.
+/// The topic's id. It is synced when it is written, so that what a power cut breaks is the file of a log that has no
+/// records yet; where something else broke it, the topic of the folder's name is taken, with a line in the log.
 fn read_topic_id(environment: &Environment, open: &OpenLog) -> Result<Option<TopicId>, StorageError> {
     match partition_metadata::read(&*environment.disk, &open.dir) {
         Err(error @ StorageError { kind: StorageErrorKind::Corrupt(_), .. }) if !open.was_clean => {

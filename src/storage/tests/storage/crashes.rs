@@ -199,3 +199,17 @@ fn a_clean_stop_survives_a_power_cut() {
     assert_eq!(read_all(&store.log()), before);
     assert_eq!(store.get(&other).unwrap().topic_id(), Some(TOPIC_ID));
 }
+
+/// A log that had lost its topic's id was taken for that of a later topic of the same name, and served the records of the
+/// earlier one as the new one's.
+#[test]
+fn a_log_with_records_knows_its_topic_after_any_power_cut() {
+    for (seed, ending) in (1..=30).flat_map(|seed| ENDINGS.map(|ending| (seed, ending))) {
+        let disk = SimulatedDisk::new(seed);
+        let (_store, log) = with_partition(&disk, &small());
+        append_many(&log, 20);
+        let store = open(&found_after(ending, &disk), &small());
+        let found = store.get(&partition()).filter(|log| log.log_end_offset() > 0);
+        assert!(found.is_none_or(|log| log.topic_id() == Some(TOPIC_ID)), "seed {seed}, {ending:?}");
+    }
+}

@@ -21,7 +21,7 @@ const BUGS: &[Bug] = &[
     (PlantedBug::SkipProducerSnapshot, removing, crash_at_every_call, "producers and their sequences"),
     (PlantedBug::SkipEpochSync, truncating, crash_at_every_call, "leader epochs"),
     (PlantedBug::TruncateWithoutSync, truncating, crash_at_every_call, "one offset, one value"),
-    (PlantedBug::CleanMarkFirst, stopping, crash_at_every_call, "it goes on, and stops in order"),
+    (PlantedBug::CleanMarkFirst, stopping, crash_at_every_call, "leader epochs"),
     (PlantedBug::ForgetLogStart, removing, crash_at_every_call, "the log start offset"),
     (PlantedBug::DeleteWithoutSync, recreating, crash_at_every_call, "deleted topics are gone"),
     (PlantedBug::AcknowledgeBeforeSync, group_commit, crash_at_every_call, "acknowledged records are there"),
