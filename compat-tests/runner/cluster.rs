@@ -16,42 +16,55 @@ const REPLICATED: [&str; 4] = [
 
 pub(crate) struct Cluster {
     pub(crate) nodes: Vec<Broker>,
+    /// How many of them, the first, start with the cluster.
+    founders: usize,
 }
 
 impl Cluster {
     /// The nodes that a scenario asks for, none of them running. A single one has its data in `folder`, several in
-    /// folders with their numbers.
+    /// folders with their numbers. Those that join later are only brokers.
     pub(crate) fn new(
         flavor: Flavor,
         folder: &Path,
         scenario: &Scenario,
         programs: &Programs,
     ) -> Result<Cluster> {
-        let ports = free_ports(scenario.nodes)?;
+        let founders = scenario.nodes;
+        let ports = free_ports(founders + scenario.joining)?;
         if let [port] = ports[..] {
             let settings = scenario.broker_settings.clone();
-            return Ok(Cluster { nodes: vec![Broker::new(flavor, port, folder, settings, programs)] });
+            return Ok(Cluster {
+                nodes: vec![Broker::new(flavor, port, folder, settings, programs)],
+                founders,
+            });
         }
-        let voters: Vec<String> =
-            ports.iter().zip(1..).map(|(port, id)| format!("{id}@127.0.0.1:{}", port + 1)).collect();
-        let node = |(port, id): (&u16, i32)| {
+        let voters: Vec<String> = (ports.iter().zip(1..).take(founders))
+            .map(|(port, id)| format!("{id}@127.0.0.1:{}", port + 1))
+            .collect();
+        let node = |(port, id): (&u16, usize)| {
+            let (roles, own_listener) = if id <= founders {
+                ("broker,controller", format!(",CONTROLLER://127.0.0.1:{}", port + 1))
+            } else {
+                ("broker", String::new())
+            };
             let mut settings: Vec<String> = REPLICATED.map(str::to_owned).into();
             settings.extend([
                 format!("node.id={id}"),
-                "process.roles=broker,controller".to_owned(),
+                format!("process.roles={roles}"),
                 format!("controller.quorum.voters={}", voters.join(",")),
-                format!("listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{}", port + 1),
+                format!("listeners=PLAINTEXT://127.0.0.1:{port}{own_listener}"),
             ]);
             settings.extend(scenario.broker_settings.iter().cloned());
             Broker::new(flavor, *port, &folder.join(id.to_string()), settings, programs)
         };
-        Ok(Cluster { nodes: ports.iter().zip(1..).map(node).collect() })
+        Ok(Cluster { nodes: ports.iter().zip(1..).map(node).collect(), founders })
     }
 
-    /// Starts all of them at once, since none serves before most of them are there, and returns when all listen.
+    /// Starts the founders at once, since none serves before most of them are there, and returns when all listen.
     pub(crate) fn start(&mut self) -> Result<()> {
+        let founders = self.nodes.iter_mut().take(self.founders);
         std::thread::scope(|threads| {
-            let starts: Vec<_> = self.nodes.iter_mut().map(|node| threads.spawn(|| node.start())).collect();
+            let starts: Vec<_> = founders.map(|node| threads.spawn(|| node.start())).collect();
             starts.into_iter().zip(1..).try_for_each(|(start, id)| match start.join() {
                 Ok(started) => started.with_context(|| format!("node {id}")),
                 Err(_) => bail!("node {id}: its thread panicked"),
@@ -59,10 +72,10 @@ impl Cluster {
         })
     }
 
-    /// `host:port` of all, as clients take it.
+    /// `host:port` of the founders, as clients take it.
     pub(crate) fn bootstrap(&self) -> String {
-        let addresses: Vec<String> =
-            self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.port)).collect();
+        let founders = self.nodes.iter().take(self.founders);
+        let addresses: Vec<String> = founders.map(|node| format!("127.0.0.1:{}", node.port)).collect();
         addresses.join(",")
     }
 

@@ -9,11 +9,13 @@
 //! # against: klamm 2.8.2 4.4.0
 //! # broker: message.max.bytes=2000000
 //! # nodes: 3
+//! # joining: 1
 //! # each: 3.5.7 4.0.7
 //! ```
 //!
 //! `each` makes one scenario per word, named `<name>/<word>`; the word replaces `$WITH` in `needs` and is in the
-//! environment as WITH. `each of all` has further words, whose scenarios are of the tier `all`. `broker: none` means that the scenario starts its own; `nodes` that several form a cluster. Against what it cannot run, it is not listed. A scenario with a `soak
+//! environment as WITH. `each of all` has further words, whose scenarios are of the tier `all`. `broker: none` means that the scenario starts its own; `nodes` that several form a cluster, `joining` that
+//! further ones, brokers only, have their place in it and are not started with the others. Against what it cannot run, it is not listed. A scenario with a `soak
 //! limit` repeats itself many times when SOAK is set in its environment, and has that limit then.
 
 use crate::broker::Flavor;
@@ -53,6 +55,7 @@ pub(crate) struct Scenario {
     pub(crate) against: Vec<Flavor>,
     pub(crate) broker_settings: Vec<String>,
     pub(crate) nodes: usize,
+    pub(crate) joining: usize,
     pub(crate) starts_its_own_broker: bool,
     pub(crate) with: String,
 }
@@ -103,6 +106,7 @@ fn parse(file: &Path, text: &str) -> Result<Vec<Scenario>> {
                 against: Flavor::ALL.to_vec(),
                 broker_settings: Vec::new(),
                 nodes: 1,
+                joining: 0,
                 starts_its_own_broker: false,
                 with: String::new(),
             });
@@ -128,8 +132,9 @@ fn parse(file: &Path, text: &str) -> Result<Vec<Scenario>> {
             }
             "broker" if value == "none" => scenario.starts_its_own_broker = true,
             "broker" => scenario.broker_settings.extend(words(value)),
-            "nodes" => {
-                scenario.nodes = value.parse().with_context(|| format!("{value:?} nodes"))?;
+            "nodes" => scenario.nodes = value.parse().with_context(|| format!("{value:?} nodes"))?,
+            "joining" => {
+                scenario.joining = value.parse().with_context(|| format!("{value:?} nodes join"))?;
             }
             "each" => each = words(value),
             "each of all" => each_of_all = words(value),
@@ -172,7 +177,7 @@ mod tests {
     /// A misread head would silently drop a scenario from the suite, or run it without what it needs.
     #[test]
     fn the_head_of_a_file_says_how_to_run_it() {
-        let text = "#!/usr/bin/env bash\n# scenario: topics: create and delete\n# tier: quick\n# limit: 7\n# soak limit: 70\n# needs: kafka-$WITH kcat\n# each: 2.2.2\n# each of all: 4.4.0\n# against: klamm 4.4.0\n# broker: a=b c=d\n# nodes: 3\ntrue\n";
+        let text = "#!/usr/bin/env bash\n# scenario: topics: create and delete\n# tier: quick\n# limit: 7\n# soak limit: 70\n# needs: kafka-$WITH kcat\n# each: 2.2.2\n# each of all: 4.4.0\n# against: klamm 4.4.0\n# broker: a=b c=d\n# nodes: 3\n# joining: 1\ntrue\n";
         let scenarios = parse(Path::new("topics.sh"), text).unwrap();
         assert_eq!(
             scenarios.iter().map(|s| s.name.as_str()).collect::<Vec<_>>(),
@@ -186,7 +191,8 @@ mod tests {
         );
         assert_eq!(one.soak_limit, Some(Duration::from_secs(70)));
         assert_eq!(one.needs, ["kafka-2.2.2", "kcat"]);
-        assert_eq!((&one.broker_settings[..], one.nodes), (&["a=b".to_owned(), "c=d".to_owned()][..], 3));
+        assert_eq!(one.broker_settings, ["a=b", "c=d"]);
+        assert_eq!((one.nodes, one.joining), (3, 1));
         assert_eq!(one.against, [Flavor::Klamm, Flavor::Kafka("4.4.0")]);
     }
 

@@ -8,6 +8,7 @@
 //! - `python`, `python-NAME`: an environment with clients/python/requirements[-NAME].txt
 //! - `node`: clients/node/package-lock.json
 //! - `go`: the scenario's own folder, built; `cargo`: the scenario's own crate, built
+//! - `go-NAME`: scenarios/go/NAME, built, for a scenario in another language: `$GO_PROGRAMS/NAME`
 //! - `spring-VERSION`: clients/spring with that version of Spring Boot
 
 use crate::scenario::Scenario;
@@ -103,6 +104,7 @@ impl Setup {
             .env("TOOL_HOST", self.tool_host())
             .env("KAFKA_JARS", self.jars())
             .env("SPRING", &self.cache)
+            .env("GO_PROGRAMS", self.go_programs())
             .env("CLIENTS", &self.clients);
         command
     }
@@ -115,6 +117,7 @@ impl Setup {
             ("python", _) => self.build_python(need),
             ("node", "") => self.build_node(),
             ("go", "") => self.build_go(&scenario.file),
+            ("go", name) => self.build_go(&self.clients.join("../scenarios/go").join(name).join("main.go")),
             ("cargo", "") => self.build_cargo(&scenario.file),
             ("spring", version) => self.build_spring(version),
             _ => bail!("the runner knows no such need"),
@@ -220,8 +223,12 @@ impl Setup {
         Ok(())
     }
 
+    fn go_programs(&self) -> PathBuf {
+        self.cache.join("go")
+    }
+
     fn go_program(&self, file: &Path) -> Result<PathBuf> {
-        Ok(self.cache.join("go").join(folder_name(file)?))
+        Ok(self.go_programs().join(folder_name(file)?))
     }
 
     fn build_go(&self, file: &Path) -> Result<()> {

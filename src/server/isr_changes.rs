@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use klamm_model::{ErrorCode, LeaderEpoch, NodeId, TopicId};
+use klamm_model::{ErrorCode, LeaderEpoch, NodeId, TopicId, TopicPartition};
 use klamm_partition::{IsrAnswer, IsrChange, Partition};
 use klamm_protocol::messages::alter_partition::{
     AlterPartitionRequest, AlterPartitionResponse, BrokerState, PartitionDataRequest, PartitionDataResponse,
@@ -123,15 +123,13 @@ async fn send(context: &Context, under_way: &mut UnderWay) -> bool {
     for (key, answer) in answers(response) {
         let Some((partition, change)) = under_way.get(&key) else { continue };
         let name = partition.topic_partition();
-        let members: Vec<NodeId> = change.isr.iter().map(|(node, _)| *node).collect();
         match answer_of(&answer) {
             Some(told) => {
                 match &told {
                     IsrAnswer::Changed { isr, .. } => count(context, change, isr.len()),
                     _ => {
-                        let code = ErrorCode::from_code(answer.error_code);
                         is_taken = false;
-                        tracing::info!("the in-sync replicas of {name} do not become {members:?}: {code:?}");
+                        tell(name, change, answer.error_code);
                     }
                 }
                 partition.isr_answered(change, told);
@@ -141,6 +139,22 @@ async fn send(context: &Context, under_way: &mut UnderWay) -> bool {
         }
     }
     is_taken
+}
+
+/// Logs that what was proposed is not the state now.
+fn tell(partition: &TopicPartition, change: &IsrChange, error_code: i16) {
+    match ErrorCode::from_code(error_code) {
+        // The change was made, and ended a reassignment that leaves this node out.
+        Some(ErrorCode::NewLeaderElected) => {}
+        code => {
+            let members: Vec<String> = change.isr.iter().map(|(node, _)| node.to_string()).collect();
+            let code = code.map_or_else(|| format!("error {error_code}"), |code| code.to_string());
+            tracing::info!(
+                "the in-sync replicas of {partition} are not changed to {}: the controller answers {code}",
+                members.join(", ")
+            );
+        }
+    }
 }
 
 fn count(context: &Context, change: &IsrChange, now: usize) {

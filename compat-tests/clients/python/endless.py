@@ -102,6 +102,10 @@ def java(topic, version="4.4.0"):
                  "-cp", f"{jars}/libs/*", f"{os.environ['CLIENTS']}/java/Endless.java", BOOTSTRAP, topic, str(PARTITIONS), str(A_SECOND)])
 
 
+def franz_go(topic):
+    told(topic, [f"{os.environ['GO_PROGRAMS']}/endless", BOOTSTRAP, topic, str(PARTITIONS), str(A_SECOND)])
+
+
 def told(topic, command):
     """Runs a producer in another language, which tells on its standard output what was acknowledged (Endless.java)."""
     acknowledged[topic] = {}

@@ -82,7 +82,8 @@ impl Members {
             let found = images.wait_for(|image| image.controller.is_some());
             match tokio::time::timeout(LOOK_EVERY, found).await {
                 Ok(Ok(image)) => {
-                    tracing::info!("the metadata quorum has a controller again: {:?}", image.controller);
+                    let controller = image.controller.map(|node| node.to_string()).unwrap_or_default();
+                    tracing::info!("the metadata quorum has a controller again: node {controller}");
                     lost.send_replace(None);
                     return true;
                 }
