@@ -1,8 +1,10 @@
 //! The arguments of `klamm`.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
+use klamm_metadata::ReplicaKey;
 
 const AFTER_HELP: &str = "\
 Without a file, the broker listens on localhost:9092 for this machine alone and keeps its data in ./klamm-data.
@@ -39,6 +41,71 @@ pub(crate) enum Command {
         #[arg(value_name = "DIR", required = true)]
         log_dirs: Vec<PathBuf>,
     },
+    /// Prepare the directories of a node with controller.quorum.bootstrap.servers and without
+    /// controller.quorum.voters; other nodes need none of this
+    Format(FormatArguments),
+}
+
+/// For whom directories are prepared.
+#[derive(clap::Args, Clone, PartialEq, Debug)]
+pub(crate) struct FormatArguments {
+    /// The settings of the node, as it will be started with
+    #[arg(value_name = "server.properties")]
+    pub(crate) file: PathBuf,
+
+    /// Set KEY to VALUE, as when it will be started
+    #[arg(long = "override", value_name = "KEY=VALUE", value_parser = key_and_value)]
+    pub(crate) overrides: Vec<(String, String)>,
+
+    /// The id of the cluster, the same for all nodes; one is made up if it is left out
+    #[arg(short = 't', long, value_name = "ID")]
+    pub(crate) cluster_id: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) voters: InitialVoters,
+}
+
+/// Who votes in the cluster when it begins.
+#[derive(clap::Args, Clone, PartialEq, Debug)]
+#[group(required = true, multiple = false)]
+pub(crate) struct InitialVoters {
+    /// This controller alone begins the cluster
+    #[arg(short = 's', long)]
+    pub(crate) standalone: bool,
+
+    /// These controllers begin the cluster: ID@HOST:PORT:DIRECTORY-ID, with commas between them; each is formatted with
+    /// the same list
+    #[arg(short = 'I', long, value_name = "CONTROLLERS", value_parser = initial_controllers)]
+    pub(crate) initial_controllers: Option<InitialControllers>,
+
+    /// The node joins a cluster that is there
+    #[arg(short = 'N', long)]
+    pub(crate) no_initial_controllers: bool,
+}
+
+/// Controllers by their nodes and directories, with the host and port of each.
+pub(crate) type InitialControllers = BTreeMap<ReplicaKey, (String, u16)>;
+
+fn initial_controllers(text: &str) -> Result<InitialControllers, String> {
+    let mut controllers = InitialControllers::new();
+    for item in text.split(',').map(str::trim) {
+        let expected = || {
+            format!(
+                "expected ID@HOST:PORT:DIRECTORY-ID, as 1@localhost:9093:JEXY6aqzQY-32P5TStzaFg, and not {item}"
+            )
+        };
+        let (id, rest) = item.split_once('@').ok_or_else(expected)?;
+        let (address, directory_id) = rest.rsplit_once(':').ok_or_else(expected)?;
+        let (host, port) = address.rsplit_once(':').ok_or_else(expected)?;
+        let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        let port = port.parse().map_err(|_| expected())?;
+        let key: ReplicaKey = format!("{id}-{directory_id}").parse().map_err(|_| expected())?;
+        if controllers.keys().any(|known| known.id == key.id) {
+            return Err(format!("controller {id} stands in it twice"));
+        }
+        controllers.insert(key, (host.to_owned(), port));
+    }
+    Ok(controllers)
 }
 
 fn key_and_value(text: &str) -> Result<(String, String), String> {
@@ -81,6 +148,28 @@ mod tests {
         assert_eq!(parse(&["release", "/a", "--override", "a=b"]).unwrap_err().exit_code(), 2);
         // A file of that name can still be meant.
         assert_eq!(parse(&["./release"]).unwrap().file, Some("./release".into()));
+    }
+
+    #[test]
+    fn a_format_says_who_votes() {
+        let list = "1@a:9093:AAAAAAAAAAAAAAAAAAAAAQ,2@[::1]:9094:AAAAAAAAAAAAAAAAAAAAAg";
+        let arguments = parse(&["format", "-t", "c", "-I", list, "a.properties"]).unwrap();
+        let Some(Command::Format(format)) = arguments.command else { panic!("it is a format") };
+        assert_eq!(format.cluster_id.as_deref(), Some("c"));
+        let voters: Vec<_> = format.voters.initial_controllers.unwrap().into_iter().collect();
+        let shown: Vec<_> = voters.iter().map(|(key, address)| (key.to_string(), address.clone())).collect();
+        assert_eq!(shown[0], ("1-AAAAAAAAAAAAAAAAAAAAAQ".to_owned(), ("a".to_owned(), 9093)));
+        assert_eq!(shown[1], ("2-AAAAAAAAAAAAAAAAAAAAAg".to_owned(), ("::1".to_owned(), 9094)));
+        assert!(parse(&["format", "--standalone", "a.properties"]).is_ok());
+        for wrong in [
+            &["format", "a.properties"][..],
+            &["format", "--standalone", "--no-initial-controllers", "a.properties"],
+            &["format", "--standalone"],
+            &["format", "-I", "1@a:9093", "a.properties"],
+            &["format", "-I", "1@a:1:AAAAAAAAAAAAAAAAAAAAAQ,1@a:1:AAAAAAAAAAAAAAAAAAAAAg", "a.properties"],
+        ] {
+            assert_eq!(parse(wrong).unwrap_err().exit_code(), 2, "{wrong:?}");
+        }
     }
 
     #[test]

@@ -7,10 +7,12 @@ use std::sync::Arc;
 use anyhow::Context;
 use klamm_config::BrokerConfig;
 use klamm_io::{SystemClock, SystemDisk, SystemNetwork, SystemRandom, Threads};
-use klamm_server::Machine;
+use klamm_server::{Format, Machine};
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::arguments::{Arguments, FormatArguments};
 use crate::banner::{BoundListener, start_line};
+use crate::settings;
 
 /// Runs the broker until SIGTERM or SIGINT.
 pub(crate) fn serve(config: BrokerConfig) -> anyhow::Result<()> {
@@ -58,6 +60,23 @@ fn machine() -> Machine {
         random: Arc::new(SystemRandom),
         threads: Threads::default(),
     }
+}
+
+/// Prepares the directories of a node and tells what was done.
+pub(crate) fn format(asked: FormatArguments) -> anyhow::Result<()> {
+    let FormatArguments { file, overrides, cluster_id, voters } = asked;
+    let arguments = Arguments { file: Some(file), overrides, ..Arguments::default() };
+    let loaded = settings::load(arguments, &SystemDisk, std::env::vars_os());
+    let (config, _) = loaded.map_err(anyhow::Error::msg)?;
+    let format = match voters.initial_controllers {
+        Some(voters) => Format::InitialControllers(voters),
+        None if voters.standalone => Format::Standalone,
+        None => Format::NoInitialControllers,
+    };
+    let line = klamm_server::format(&config, format, cluster_id, &machine())?;
+    // A closed stdout is no reason to fail: it is done.
+    let _ = writeln!(std::io::stdout(), "{line}");
+    Ok(())
 }
 
 /// Gives log directories back to Apache Kafka and tells what was done.

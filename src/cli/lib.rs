@@ -28,6 +28,9 @@ pub fn run() -> ExitCode {
     if let Some(Command::Release { log_dirs }) = arguments.command {
         return finish(compose::release(log_dirs));
     }
+    if let Some(Command::Format(asked)) = arguments.command {
+        return finish(compose::format(asked));
+    }
     let loaded = settings::load(arguments, &klamm_io::SystemDisk, std::env::vars_os());
     let (config, warnings) = match loaded {
         Ok(loaded) => loaded,

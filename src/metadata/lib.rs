@@ -8,6 +8,7 @@
 pub mod adoption;
 mod apply;
 pub mod controller;
+mod format;
 mod image;
 mod image_records;
 mod kept;
@@ -18,6 +19,7 @@ mod rules;
 
 pub use apply::{apply, apply_to};
 pub use controller::{BrokerConfigError, ConfigRules, DescribedConfig, InternalTopic, TopicDefaults};
+pub use format::{InitialVoters, format};
 pub use image::{
     Broker, ConfigResource, DIRECTORY_LOST, Endpoint, Image, PartitionState, RecoveryState, Topic,
     feature_ranges,

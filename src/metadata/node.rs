@@ -15,6 +15,7 @@ mod majority;
 mod membership;
 mod orders;
 mod progress;
+mod quorum_commands;
 mod scrutiny;
 mod serving;
 mod sessions;
@@ -43,12 +44,14 @@ pub use settings::{Identity, Keep, QuorumSettings, Settings, StartError, Voter};
 /// A node of the metadata quorum. Dropping it stops it.
 pub struct MetadataNode {
     id: NodeId,
+    /// The name of the listener that the quorum uses.
+    listener: String,
     images: watch::Receiver<Arc<Image>>,
     jobs: mpsc::Sender<Box<dyn Job>>,
     orders: mpsc::Sender<Order>,
     failure: watch::Receiver<Option<String>>,
     /// Where the nodes of the quorum listen, as its membership says.
-    addresses: watch::Receiver<BTreeMap<NodeId, (String, u16)>>,
+    addresses: watch::Receiver<Addresses>,
     /// Whether the node belongs to a cluster, or why it never will.
     joined: watch::Receiver<Option<Result<(), String>>>,
     /// What is wrong while the quorum has no majority.
@@ -57,6 +60,9 @@ pub struct MetadataNode {
     stop: Mutex<Option<oneshot::Sender<()>>>,
     thread: Mutex<Option<std::thread::JoinHandle<()>>>,
 }
+
+/// Where each member of the quorum listens, and whether it votes.
+type Addresses = BTreeMap<NodeId, ((String, u16), bool)>;
 
 /// Why a decision was not made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -118,13 +124,20 @@ impl MetadataNode {
 
     /// The host and port on which a node of the quorum listens for the others.
     pub fn address_of(&self, node: NodeId) -> Option<(String, u16)> {
-        self.addresses.borrow().get(&node).cloned()
+        self.addresses.borrow().get(&node).map(|(address, _)| address.clone())
+    }
+
+    /// Where the voters of the quorum listen for each other.
+    pub fn voter_addresses(&self) -> BTreeMap<NodeId, (String, u16)> {
+        let addresses = self.addresses.borrow();
+        let voters = addresses.iter().filter(|(_, (_, votes))| *votes);
+        voters.map(|(node, (address, _))| (*node, address.clone())).collect()
     }
 
     /// The node of the quorum that listens at this host and port.
     pub fn node_at(&self, address: &(String, u16)) -> Option<NodeId> {
         let addresses = self.addresses.borrow();
-        addresses.iter().find(|(_, known)| *known == address).map(|(node, _)| *node)
+        addresses.iter().find(|(_, (known, _))| known == address).map(|(node, _)| *node)
     }
 
     /// A connection to a node has ended, or was refused. Until its next heartbeat it counts as one without a session, so that

@@ -93,6 +93,15 @@ fn is_misplaced<R: ForController>(response: &R::Response) -> bool {
     R::first_code(response) == ErrorCode::NotController.code()
 }
 
+/// What the APIs of the quorum itself say in place of NOT_CONTROLLER: NOT_LEADER_OR_FOLLOWER.
+pub(crate) fn of_quorum(code: i16) -> i16 {
+    if code == ErrorCode::NotController.code() { ErrorCode::NotLeaderOrFollower.code() } else { code }
+}
+
+fn as_misplaced(code: i16) -> i16 {
+    if code == ErrorCode::NotLeaderOrFollower.code() { ErrorCode::NotController.code() } else { code }
+}
+
 /// Declares requests with the version that is spoken, the method that decides them, and where the code is.
 macro_rules! for_controller {
     ($($request:ident $version:literal $decide:ident |$response:ident| $code:expr;)*) => {
@@ -126,6 +135,10 @@ for_controller! {
     ElectLeadersRequest 2 elect_leaders |it| it.error_code;
     AlterPartitionReassignmentsRequest 1 alter_partition_reassignments |it| it.error_code;
     ListPartitionReassignmentsRequest 0 list_partition_reassignments |it| it.error_code;
+    DescribeQuorumRequest 2 describe_quorum |it| as_misplaced(it.error_code);
+    AddRaftVoterRequest 1 add_raft_voter |it| as_misplaced(it.error_code);
+    RemoveRaftVoterRequest 0 remove_raft_voter |it| as_misplaced(it.error_code);
+    UpdateRaftVoterRequest 0 update_raft_voter |it| as_misplaced(it.error_code);
 }
 
 impl ForController for AllocateProducerIdsRequest {

@@ -18,6 +18,7 @@ mod coordinators;
 mod directories;
 mod directory_assignments;
 mod fetch_sessions;
+mod format;
 mod image_follower;
 mod isr_changes;
 mod leader_hints;
@@ -46,6 +47,7 @@ mod transaction_verification;
 mod view;
 
 pub use adoption::TakeoverError;
+pub use format::{Format, FormatError, format};
 pub use listener::{BindError, Bound, Endpoint, bind};
 #[cfg(debug_assertions)]
 pub use planted::{PlantedBug, plant};

@@ -418,6 +418,11 @@ pub(crate) fn metadata_settings(
         directory_id: store.directory_ids()[0].1,
         identity,
         address,
+        listener: config
+            .controller_listener_names
+            .first()
+            .cloned()
+            .unwrap_or_else(|| "CONTROLLER".to_owned()),
         voters: if config.is_alone() { vec![alone] } else { voters },
         bootstrap_servers: config.quorum_bootstrap_servers.clone(),
         dir: store.metadata_dir(),
@@ -466,7 +471,7 @@ pub(crate) fn topic_defaults(config: &BrokerConfig) -> TopicDefaults {
 }
 
 #[cfg(test)]
-mod cluster_tests;
+pub(crate) mod cluster_tests;
 #[cfg(test)]
 mod full_disk_tests;
 #[cfg(test)]

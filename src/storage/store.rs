@@ -62,6 +62,8 @@ pub struct StoreSettings {
     /// [`LogStore::join_cluster`] says to which. The first has the metadata: whatever the others were part of, the
     /// node has to find it again.
     pub joins_later: bool,
+    /// The id that the first directory gets if it is new; `None` for one that is made up.
+    pub first_directory_id: Option<Uuid>,
     /// The file system.
     pub disk: Arc<dyn Disk>,
     /// The time.
@@ -96,6 +98,7 @@ impl StoreSettings {
             node_id,
             cluster_id: None,
             joins_later: false,
+            first_directory_id: None,
             disk,
             clock,
             random,
@@ -419,7 +422,8 @@ fn settle(
         let is_first = directory.path() == health[0].path();
         let cluster_id = cluster_id.filter(|_| !(is_first && joins_later));
         let health = directory.health_among(health);
-        let settled = directory.settle(settings, cluster_id, health.clone());
+        let id = settings.first_directory_id.filter(|_| is_first);
+        let settled = directory.settle(settings, cluster_id, id, health.clone());
         let Some(directory) = unless_unusable(settled, &health)? else { continue };
         if let Some(twin) = directories.iter().find(|other| other.id == directory.id) {
             let reason = format!("it has the same directory.id as {}", twin.path.display());

@@ -10,8 +10,12 @@ use crate::image::{ConfigResource, Image};
 
 /// Name, lowest and highest level that this Klamm supports. A feature that is not built stands not here, so
 /// that clients take it for level 0: `group.version`, `share.version` and `streams.version`.
-pub(crate) const SUPPORTED: &[(&str, i16, i16)] =
-    &[(METADATA_VERSION, 7, 33), (TRANSACTION_VERSION, 0, 2), (ELIGIBLE_LEADERS_VERSION, 0, 1)];
+pub(crate) const SUPPORTED: &[(&str, i16, i16)] = &[
+    (METADATA_VERSION, 7, 33),
+    (TRANSACTION_VERSION, 0, 2),
+    (ELIGIBLE_LEADERS_VERSION, 0, 1),
+    (KRAFT_VERSION, 0, 1),
+];
 
 /// The feature that says which metadata records are in use. 33 is that of Kafka 4.4.
 pub(super) const METADATA_VERSION: &str = "metadata.version";
@@ -24,8 +28,11 @@ const TRANSACTION_VERSION: &str = "transaction.version";
 /// (KIP-966).
 pub(super) const ELIGIBLE_LEADERS_VERSION: &str = "eligible.leader.replicas.version";
 
-/// What a new cluster finalizes: the highest level of everything. Nothing where levels are set already: somebody
-/// may have lowered one.
+/// The feature that says whether the voters of the quorum can be changed by commands (KIP-853).
+pub(crate) const KRAFT_VERSION: &str = "kraft.version";
+
+/// What a new cluster finalizes: the highest level of everything, except that its owner says whether commands may change
+/// the voters. Nothing where levels are set already: somebody may have lowered one.
 pub(super) fn initial_features(image: &Image, context: &ControllerContext<'_>) -> Vec<MetadataRecord> {
     if image.feature(METADATA_VERSION) > 0 {
         return Vec::new();
@@ -33,7 +40,8 @@ pub(super) fn initial_features(image: &Image, context: &ControllerContext<'_>) -
     let level = |(name, _, highest): &(&str, i16, i16)| {
         MetadataRecord::from(FeatureLevelRecord { name: (*name).to_owned(), feature_level: *highest })
     };
-    let mut records: Vec<MetadataRecord> = SUPPORTED.iter().map(level).collect();
+    let initial = SUPPORTED.iter().filter(|(name, ..)| *name != KRAFT_VERSION);
+    let mut records: Vec<MetadataRecord> = initial.map(level).collect();
     records.extend(fix_in_sync_replicas_min(image, context));
     records
 }

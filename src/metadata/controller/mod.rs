@@ -34,6 +34,7 @@ pub use create_topics::{InternalTopic, create_topics, request_for_auto_creation}
 pub use delete_topics::delete_topics;
 pub use directories::assign_replicas_to_dirs;
 pub use elect_leaders::{REBALANCED_MAX, elect_leaders, rebalance_leaders, refuse_elections};
+pub(crate) use features::KRAFT_VERSION;
 pub use partition_reassignments::{
     alter_partition_reassignments, list_partition_reassignments, refuse_reassignments,
 };

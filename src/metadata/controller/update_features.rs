@@ -9,7 +9,9 @@ use klamm_protocol::messages::update_features::{
 use klamm_protocol::records::cluster_metadata::{FeatureLevelRecord, MetadataRecord, PartitionChangeRecord};
 
 use super::brokers::change_record;
-use super::features::{ELIGIBLE_LEADERS_VERSION, METADATA_VERSION, SUPPORTED, fix_in_sync_replicas_min};
+use super::features::{
+    ELIGIBLE_LEADERS_VERSION, KRAFT_VERSION, METADATA_VERSION, SUPPORTED, fix_in_sync_replicas_min,
+};
 use super::{ControllerContext, Refusal};
 use crate::image::{Image, PartitionState};
 
@@ -89,6 +91,9 @@ fn check(image: &Image, update: &FeatureUpdateKey) -> Result<(), Refusal> {
     let present = image.feature(feature);
     if *level < present && *upgrade_type == UPGRADE {
         return refuse(format!("it is at {present} now, and lowering it must be asked for as that"));
+    }
+    if *level < present && feature == KRAFT_VERSION {
+        return refuse(format!("it is at {present} now, and cannot be lowered"));
     }
     if *level < present && feature == METADATA_VERSION {
         return refuse(format!("it is at {present} now, and what a lower one cannot hold would be lost"));

@@ -46,8 +46,8 @@ use crate::image::Image;
 /// as long as it is; that no answer came in time says nothing of what will become of the request.
 #[derive(Clone, Copy)]
 pub struct Decisions<'a> {
-    node: &'a MetadataNode,
-    limit: Duration,
+    pub(super) node: &'a MetadataNode,
+    pub(super) limit: Duration,
 }
 
 impl MetadataNode {

@@ -161,7 +161,7 @@ fn answer(own: &Introduction, message: Bytes) -> io::Result<Bytes> {
 fn form_cluster(settings: &Settings, voters: &[(ReplicaKey, Voter)]) -> io::Result<()> {
     let node = |voter: &Voter| VoterNode { host: voter.host.clone(), port: voter.port };
     let members = voters.iter().map(|(key, voter)| (*key, node(voter))).collect();
-    form(&*settings.disk, &settings.dir, members)
+    form(&*settings.disk, &settings.dir, members, None)
 }
 
 /// An id that, as a command-line argument, is not taken for an option.

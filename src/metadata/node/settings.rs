@@ -25,6 +25,8 @@ pub struct Settings {
     pub identity: Identity,
     /// Where other members reach this node; without a host if there are none.
     pub address: (String, u16),
+    /// The name of the listener that members of the quorum use, the first of `controller.listener.names`.
+    pub listener: String,
     /// `controller.quorum.voters`; this node alone where there are no others. Empty where the voters are not
     /// configured, but known to the quorum itself.
     pub voters: Vec<Voter>,

@@ -8,14 +8,12 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use klamm_model::NodeId;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::Fatal;
 use openraft::{AsyncRuntime, Config, SnapshotPolicy};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::MetadataNode;
 use super::controller_task::{self, Job, Surroundings};
 use super::forming::{self, Settled};
 use super::membership::Members;
@@ -23,6 +21,7 @@ use super::orders::Order;
 use super::serving::Running;
 use super::sessions::Sessions;
 use super::settings::{Identity, Settings, StartError};
+use super::{Addresses, MetadataNode};
 use crate::image::Image;
 use crate::quorum::disk_thread::DiskThread;
 use crate::quorum::log::{LOG_FILE, LogStore, VOTE_FILE, form_alone};
@@ -127,7 +126,7 @@ struct Work {
     orders: mpsc::Receiver<Order>,
     stop: oneshot::Receiver<()>,
     failed: watch::Sender<Option<String>>,
-    addresses: watch::Sender<BTreeMap<NodeId, (String, u16)>>,
+    addresses: watch::Sender<Addresses>,
     joined: watch::Sender<Option<Result<(), String>>>,
     lost: watch::Sender<Option<String>>,
     sessions: Arc<Sessions>,
@@ -153,6 +152,7 @@ fn prepare(settings: Settings, disk_thread: DiskThread) -> Result<(MetadataNode,
     let sessions = Arc::new(Sessions::new(settings.clock.clone(), settings.quorum.broker_session_timeout));
     let node = MetadataNode {
         id: settings.node_id,
+        listener: settings.listener.clone(),
         images,
         jobs,
         orders,
@@ -251,7 +251,7 @@ impl Work {
                 return Err(storage(missing_files(&cluster_id)));
             }
             let members = BTreeMap::from([(own, node_of(&settings.address))]);
-            form_alone(&*settings.disk, &settings.dir, own, members).map_err(storage)?;
+            form_alone(&*settings.disk, &settings.dir, own, members, None).map_err(storage)?;
         }
         let log = LogStore::open(&settings.disk, &disk_thread, &settings.dir).map_err(storage)?;
         let machine =
@@ -388,7 +388,7 @@ fn publish_controller(members: &Members, published: &watch::Sender<Arc<Image>>) 
 async fn follow_quorum(
     members: Arc<Members>,
     published: watch::Sender<Arc<Image>>,
-    known: watch::Sender<BTreeMap<NodeId, (String, u16)>>,
+    known: watch::Sender<Addresses>,
 ) {
     let raft = &members.raft;
     let mut metrics = raft.metrics();
@@ -416,13 +416,14 @@ async fn follow_quorum(
 }
 
 /// Where the members listen. Of a node that comes back with another directory, the one that votes.
-fn addresses_of(raft: &Raft) -> BTreeMap<NodeId, (String, u16)> {
+fn addresses_of(raft: &Raft) -> Addresses {
     let metrics = raft.metrics();
     let metrics = metrics.borrow_watched();
     let membership = metrics.membership_config.membership();
-    let address = |key: ReplicaKey| {
+    let address = |key: ReplicaKey, votes: bool| {
         let node = membership.get_node(&key)?;
-        Some((key.id, (node.host.clone(), node.port)))
+        Some((key.id, ((node.host.clone(), node.port), votes)))
     };
-    membership.learner_ids().chain(membership.voter_ids()).filter_map(address).collect()
+    let learners = membership.learner_ids().filter_map(|key| address(key, false));
+    learners.chain(membership.voter_ids().filter_map(|key| address(key, true))).collect()
 }

@@ -26,7 +26,7 @@ use super::disk_thread::{DiskThread, is_full};
 use super::log_file::{LogFile, Opened};
 use super::replica_key::ReplicaKey;
 use super::state_machine::SNAPSHOT_FILE;
-use super::{Entry, LogId, Membership, TypeConfig, Vote, VoterNode, entry};
+use super::{Batch, Entry, LogId, Membership, TypeConfig, Vote, VoterNode, entry};
 use crate::planted::planted;
 
 pub(crate) const LOG_FILE: &str = "log";
@@ -81,23 +81,32 @@ pub(crate) fn form_alone(
     dir: &Path,
     id: ReplicaKey,
     nodes: BTreeMap<ReplicaKey, VoterNode>,
+    first: Option<Batch>,
 ) -> io::Result<()> {
     let members = Membership::new(vec![BTreeSet::from([id])], nodes).map_err(io::Error::other)?;
-    let entries = [
+    let mut entries = vec![
         Entry::new(entry::log_id(0, 0), EntryPayload::Membership(members)),
         Entry::new(entry::log_id(1, 1), EntryPayload::Blank),
     ];
+    entries.extend(first.map(|batch| Entry::new(entry::log_id(1, 2), EntryPayload::Normal(batch))));
     LogFile::form(disk, &dir.join(LOG_FILE), &entries)?;
     disk.replace(&dir.join(VOTE_FILE), &encode_first_vote(1, id))
 }
 
-/// Makes the files of a new quorum of these voters. Each of them may have the same; they elect a leader then.
-pub(crate) fn form(disk: &dyn Disk, dir: &Path, voters: BTreeMap<ReplicaKey, VoterNode>) -> io::Result<()> {
+/// Makes the files of a new quorum of these voters. Each of them may have the same; they elect a leader then. The batch
+/// is the first that is applied.
+pub(crate) fn form(
+    disk: &dyn Disk,
+    dir: &Path,
+    voters: BTreeMap<ReplicaKey, VoterNode>,
+    first: Option<Batch>,
+) -> io::Result<()> {
     clear(disk, dir)?;
     let ids: BTreeSet<ReplicaKey> = voters.keys().copied().collect();
     let members = Membership::new(vec![ids], voters).map_err(io::Error::other)?;
-    let entry = Entry::new(entry::log_id(0, 0), EntryPayload::Membership(members));
-    LogFile::form(disk, &dir.join(LOG_FILE), &[entry]).map(drop)
+    let mut entries = vec![Entry::new(entry::log_id(0, 0), EntryPayload::Membership(members))];
+    entries.extend(first.map(|batch| Entry::new(entry::log_id(0, 1), EntryPayload::Normal(batch))));
+    LogFile::form(disk, &dir.join(LOG_FILE), &entries).map(drop)
 }
 
 /// Makes the files of a node that will get everything from others.

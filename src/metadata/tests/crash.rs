@@ -29,6 +29,7 @@ fn settings(disk: &SimulatedDisk) -> Settings {
         directory_id: Uuid([3; 16]),
         identity: Identity::Of("crash".to_owned()),
         address: (String::new(), 0),
+        listener: "CONTROLLER".to_owned(),
         voters: vec![Voter { id: ID, host: String::new(), port: 0 }],
         bootstrap_servers: Vec::new(),
         dir: "/data/klamm-metadata".into(),

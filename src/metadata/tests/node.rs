@@ -26,6 +26,7 @@ fn settings(dir: &Path) -> Settings {
         directory_id: Uuid([3; 16]),
         identity: Identity::Of("test-cluster".to_owned()),
         address: ("localhost".to_owned(), 9093),
+        listener: "CONTROLLER".to_owned(),
         voters: vec![Voter { id, host: "localhost".to_owned(), port: 9093 }],
         bootstrap_servers: Vec::new(),
         dir: dir.join("klamm-metadata"),

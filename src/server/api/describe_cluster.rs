@@ -46,7 +46,10 @@ pub(crate) async fn handle(
         endpoint_type: served,
         cluster_id: image.cluster_id.clone(),
         controller_id: controller.map_or(-1, |node| node.0),
-        brokers: brokers(context, call, &image, request.include_fenced_brokers),
+        brokers: match call.endpoint.is_controller {
+            true => controllers(context, call),
+            false => brokers(context, call, &image, request.include_fenced_brokers),
+        },
         cluster_authorized_operations: if request.include_cluster_authorized_operations {
             CLUSTER_OPERATIONS
         } else {
@@ -54,6 +57,21 @@ pub(crate) async fn handle(
         },
         ..Default::default()
     }
+}
+
+/// The voters of the metadata quorum. A node whose address nobody configured is where its client found it.
+fn controllers(context: &Context, call: &Call) -> Vec<DescribeClusterBroker> {
+    let mut voters = context.metadata.voter_addresses();
+    if let Some(own) = voters.get_mut(&context.node_id).filter(|(host, _)| host.is_empty()) {
+        *own = (call.local.ip().to_canonical().to_string(), call.endpoint.port);
+    }
+    let told = voters.into_iter().map(|(node, (host, port))| DescribeClusterBroker {
+        broker_id: node.0,
+        host,
+        port: i32::from(port),
+        ..Default::default()
+    });
+    told.collect()
 }
 
 fn brokers(context: &Context, call: &Call, image: &Image, with_fenced: bool) -> Vec<DescribeClusterBroker> {

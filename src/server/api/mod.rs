@@ -3,6 +3,7 @@
 
 mod add_offsets_to_txn;
 mod add_partitions_to_txn;
+mod add_raft_voter;
 mod allocate_producer_ids;
 mod alter_configs;
 mod alter_partition;
@@ -22,6 +23,7 @@ mod describe_configs;
 mod describe_groups;
 mod describe_log_dirs;
 mod describe_producers;
+mod describe_quorum;
 mod describe_topic_partitions;
 mod describe_transactions;
 mod elect_leaders;
@@ -44,10 +46,12 @@ mod offset_delete;
 mod offset_fetch;
 mod offset_for_leader_epoch;
 mod produce;
+mod remove_raft_voter;
 mod sync_group;
 mod txn_offset_commit;
 mod unregister_broker;
 mod update_features;
+mod update_raft_voter;
 mod write_txn_markers;
 
 use std::io;
@@ -202,6 +206,7 @@ pub(crate) static TABLE: &[Entry] = &[
     row!(Serial IncrementalAlterConfigs, 0..=1, incremental_alter_configs, IncrementalAlterConfigsRequest),
     row!(Serial OffsetDelete, 0..=0, offset_delete, OffsetDeleteRequest),
     row!(Serial AlterPartition, 2..=3, alter_partition, AlterPartitionRequest),
+    row!(Serial DescribeQuorum, 0..=2, describe_quorum, DescribeQuorumRequest),
     row!(Serial UpdateFeatures, 0..=2, update_features, UpdateFeaturesRequest),
     row!(Serial UnregisterBroker, 0..=0, unregister_broker, UnregisterBrokerRequest),
     row!(Serial DescribeCluster, 0..=2, describe_cluster, DescribeClusterRequest),
@@ -214,6 +219,9 @@ pub(crate) static TABLE: &[Entry] = &[
     row!(Serial ListTransactions, 0..=1, list_transactions, ListTransactionsRequest),
     row!(Serial ListConfigResources, 0..=1, list_config_resources, ListConfigResourcesRequest),
     row!(Serial DescribeTopicPartitions, 0..=0, describe_topic_partitions, DescribeTopicPartitionsRequest),
+    row!(Serial AddRaftVoter, 0..=1, add_raft_voter, AddRaftVoterRequest),
+    row!(Serial RemoveRaftVoter, 0..=0, remove_raft_voter, RemoveRaftVoterRequest),
+    row!(Serial UpdateRaftVoter, 0..=0, update_raft_voter, UpdateRaftVoterRequest),
 ];
 
 /// What Kafka's controllers serve and Klamm's do not: its own quorum speaks another protocol.

@@ -11,7 +11,7 @@ use klamm_testing::{SeededRandom, SimulatedDisk};
 use super::*;
 
 /// Ports that nobody listens on now.
-pub(super) fn free_ports(count: usize) -> Vec<u16> {
+pub(crate) fn free_ports(count: usize) -> Vec<u16> {
     let held: Vec<TcpListener> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
     held.iter().map(|listener| listener.local_addr().unwrap().port()).collect()
 }

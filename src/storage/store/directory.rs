@@ -137,11 +137,13 @@ impl Locked {
         check_no_partitions(disk, &self.path, missing)
     }
 
-    /// Compares the identity with what is expected, or gives the directory one. It is not written yet.
+    /// Compares the identity with what is expected, or gives the directory one, with `new_id` if there is one. It is not
+    /// written yet.
     pub(super) fn settle(
         self,
         settings: &StoreSettings,
         cluster_id: Option<&str>,
+        new_id: Option<Uuid>,
         health: Arc<DirectoryHealth>,
     ) -> Result<LogDirectory, StorageError> {
         let Locked { path, lock, meta } = self;
@@ -175,7 +177,9 @@ impl Locked {
         };
         meta.keeper = Keeper::Klamm;
         meta.cluster_id = cluster_id.map(str::to_owned);
-        let id = *meta.directory_id.get_or_insert_with(|| super::random_id(&*settings.random));
+        let id = *meta
+            .directory_id
+            .get_or_insert_with(|| new_id.unwrap_or_else(|| super::random_id(&*settings.random)));
         let unwritten = Mutex::new((!is_settled).then_some(meta));
         Ok(LogDirectory { path, id, health, _lock: lock, unwritten, written: Mutex::default() })
     }

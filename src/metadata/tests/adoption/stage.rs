@@ -119,6 +119,7 @@ pub(crate) fn started(disk: &SimulatedDisk) -> Image {
         directory_id,
         identity: Identity::Of(store.cluster_id().to_owned()),
         address: (String::new(), 0),
+        listener: "CONTROLLER".to_owned(),
         voters: vec![Voter { id: NODE, host: String::new(), port: 0 }],
         bootstrap_servers: Vec::new(),
         dir: store.metadata_dir(),

@@ -104,6 +104,7 @@ impl Machine {
                 None => Identity::New { wanted: None, keep: Arc::new(keep) },
             },
             address: (self.host.clone(), 9093),
+            listener: "CONTROLLER".to_owned(),
             voters: self.voters.iter().map(voter).collect(),
             bootstrap_servers: self.servers.iter().map(|host| (host.clone(), 9093)).collect(),
             dir: "/klamm-metadata".into(),
