@@ -52,7 +52,7 @@ def eventually(condition, what, seconds=20):
         if value:
             return value
         if time.time() > end:
-            raise AssertionError(f"not within {seconds} s: {what}")
+            raise AssertionError(f"not within {seconds} s: {what() if callable(what) else what}")
         time.sleep(0.05)
 
 

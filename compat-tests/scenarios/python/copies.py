@@ -1,0 +1,32 @@
+# scenario: copies: two programs copy in transactions while they and the broker are killed every few seconds: read_committed holds each record exactly once, read_uncommitted what was aborted too
+# tier: normal
+# limit: 300
+# soak limit: 5400
+# needs: python-new kafka-4.4.0 go-copier
+# each: java librdkafka franz-go
+# against: klamm 4.4.0
+# broker: transaction.abort.timed.out.transaction.cleanup.interval.ms=500
+#
+# Java's is Kafka's own TransactionalMessageCopier, which ends when it has copied what there was and is started again.
+from exactly_once import *
+
+ROUNDS = 100 if os.environ["SOAK"] else 3
+
+
+def program_killed(copies):
+    copies.kill_one()
+
+
+def broker_killed(_):
+    ask("kill")
+
+
+def all_killed(copies):
+    copies.kill_both()
+    ask("kill")
+
+
+copies = Copies(WITH)
+copies.rounds(ROUNDS, program_killed, broker_killed, all_killed)
+copies.judge()
+finish()
