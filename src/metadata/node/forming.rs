@@ -51,7 +51,7 @@ pub(super) async fn settle(
     stop: &mut oneshot::Receiver<()>,
 ) -> Result<Option<Settled>, StartError> {
     let own = settings.introduction(run, None);
-    let network = Network::new(settings.network.clone(), own.key, run, None);
+    let network = Network::new(settings, run, None);
     let mut told = Told::default();
     loop {
         let asking = ask_all(settings, &network, &own, wanted);
@@ -61,7 +61,7 @@ pub(super) async fn settle(
                 biased;
                 _ = &mut *stop => return Ok(None),
                 order = orders.recv() => match order {
-                    Some(Order::Answer(message, sender)) => drop(sender.send(answer(&own, message.0))),
+                    Some(Order::Answer(message, sender)) => drop(sender.send(answer(&network, &own, message.0))),
                     // Whoever waits is told that there is no answer.
                     Some(_) => {}
                     None => return Ok(None),
@@ -148,8 +148,8 @@ pub(super) async fn introduce(
 }
 
 /// The answer of a node that belongs to no cluster yet.
-fn answer(own: &Introduction, message: Bytes) -> io::Result<Bytes> {
-    match message::decode_question(message) {
+fn answer(network: &Network, own: &Introduction, message: Bytes) -> io::Result<Bytes> {
+    match message::decode_question(network.versions, message) {
         Ok((_, Question::Introduce(_))) => message::encode_answer(own),
         // It may belong to one the next time it is asked.
         Ok((_, Question::Join(_))) => message::encode_answer(&JoinAnswer::NotLeader(None)),

@@ -21,9 +21,9 @@ const PAUSE: Duration = Duration::from_millis(300);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Members {
-    /// Whether `controller.quorum.voters` names this node.
+    /// Whether this node is to vote because `controller.quorum.voters` names it.
     fn is_configured(&self) -> bool {
-        self.voters.iter().any(|voter| voter.id == self.own.key.id)
+        !self.is_dynamic() && self.voters.iter().any(|voter| voter.id == self.own.key.id)
     }
 
     /// Asks to be taken in, again and again, whenever this node is not what it should be. Ends with the quorum.

@@ -18,6 +18,7 @@ use super::changing::{ChangeError, Turn};
 use super::forming::introduce;
 use super::progress::{CaughtUp, QuorumState, note_caught_up, quorum_state};
 use super::settings::{Settings, Voter};
+use crate::controller::KRAFT_VERSION;
 use crate::image::Image;
 use crate::quorum::introduction::{Introduction, JoinAnswer, JoinRequest, disagreement};
 use crate::quorum::network::Network;
@@ -51,6 +52,7 @@ pub(super) struct Members {
     pub(super) told: Mutex<BTreeMap<ReplicaKey, String>>,
     /// After how long without a word a leader is none any more.
     pub(super) silence: Duration,
+    pub(super) images: watch::Receiver<Arc<Image>>,
     pub(super) clock: Arc<dyn Clock>,
     /// When the leader was last heard of, on the monotonic clock.
     pub(super) leader_heard: Mutex<Duration>,
@@ -99,6 +101,7 @@ impl Members {
         network: Network,
         settings: &Settings,
         failed: watch::Sender<Option<String>>,
+        images: watch::Receiver<Arc<Image>>,
     ) -> Members {
         Members {
             own: settings.introduction(network.run, network.cluster_id.clone()),
@@ -112,10 +115,16 @@ impl Members {
             failed,
             told: Mutex::default(),
             silence: 2 * settings.quorum.election_timeout_max,
+            images,
             clock: settings.clock.clone(),
             leader_heard: Mutex::new(settings.clock.monotonic()),
             caught_up: Mutex::default(),
         }
+    }
+
+    /// Whether commands alone say who votes, whatever the configuration names.
+    pub(super) fn is_dynamic(&self) -> bool {
+        self.images.borrow().feature(KRAFT_VERSION) > 0
     }
 
     pub(super) fn membership(&self) -> Membership {
@@ -143,6 +152,7 @@ impl Members {
             return Err(why);
         }
         let is_named = self.voters.iter().any(|voter| voter.id == request.key.id);
+        let request = JoinRequest { wants_vote: request.wants_vote && !self.is_dynamic(), ..request };
         if request.wants_vote && !is_named {
             return Err(format!(
                 "controller.quorum.voters at node {}, which leads, does not name node {}: give all nodes the same list \

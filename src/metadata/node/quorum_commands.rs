@@ -63,15 +63,11 @@ impl Decisions<'_> {
         let limit =
             u64::try_from(request.timeout_ms).map_or(self.limit, Duration::from_millis).min(self.limit);
         let added = async {
-            let key = self.check(
-                "adding",
-                "Add",
-                &request.cluster_id,
-                request.voter_id,
-                request.voter_directory_id,
-            )?;
+            let (id, directory_id) = (request.voter_id, request.voter_directory_id);
+            let key = self.check_voter("Add", &request.cluster_id, id, directory_id)?;
             let listeners = request.listeners.iter().map(|it| (it.name.as_str(), it.host.clone(), it.port));
             let address = self.address_in("Add", listeners)?;
+            self.check_is_dynamic("adding")?;
             self.change(VoterChange::Add(key, address), limit).await
         };
         let (error_code, error_message) = outcome(added.await);
@@ -82,7 +78,8 @@ impl Decisions<'_> {
     pub async fn remove_raft_voter(&self, request: RemoveRaftVoterRequest) -> RemoveRaftVoterResponse {
         let removed = async {
             let (id, directory_id) = (request.voter_id, request.voter_directory_id);
-            let key = self.check("removing", "Remove", &request.cluster_id, id, directory_id)?;
+            let key = self.check_voter("Remove", &request.cluster_id, id, directory_id)?;
+            self.check_is_dynamic("removing")?;
             self.change(VoterChange::Remove(key), self.limit).await
         };
         let (error_code, error_message) = outcome(removed.await);
@@ -108,23 +105,16 @@ impl Decisions<'_> {
         UpdateRaftVoterResponse { error_code, current_leader, ..Default::default() }
     }
 
-    /// What must be so for a change of who votes, in Kafka's order.
-    fn check(
-        &self,
-        doing: &str,
-        verb: &str,
-        cluster_id: &Option<String>,
-        id: i32,
-        directory_id: Uuid,
-    ) -> Result<ReplicaKey, Refusal> {
-        let key = self.check_voter(verb, cluster_id, id, directory_id)?;
-        if self.node.image().feature(KRAFT_VERSION) == 0 {
-            let why = format!("Cluster doesn't support {doing} voter because the kraft.version feature is 0");
-            return Err((ErrorCode::UnsupportedVersion, why));
+    /// Refuses a change of who votes where the voters are configured.
+    fn check_is_dynamic(&self, doing: &str) -> Result<(), Refusal> {
+        if self.node.image().feature(KRAFT_VERSION) > 0 {
+            return Ok(());
         }
-        Ok(key)
+        let why = format!("Cluster doesn't support {doing} voter because the kraft.version feature is 0");
+        Err((ErrorCode::UnsupportedVersion, why))
     }
 
+    /// What must be so for any change of a voter, in Kafka's order.
     fn check_voter(
         &self,
         verb: &str,

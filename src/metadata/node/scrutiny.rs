@@ -8,7 +8,7 @@ use openraft::async_runtime::watch::WatchReceiver;
 
 use super::forming::introduce;
 use super::membership::{Members, address_of};
-use crate::quorum::message::{Envelope, Question};
+use crate::quorum::message::{Envelope, Question, Versions};
 use crate::quorum::plausibility::{Known, implausible};
 use crate::quorum::replica_key::ReplicaKey;
 use crate::quorum::{LogId, Raft};
@@ -30,6 +30,7 @@ pub(super) async fn examine(
     if envelope.to.is_none() {
         return Err("a message about the log must say whom it is meant for".to_owned());
     }
+    let snapshot_version = Versions::snapshot(members.network.versions.highest);
     let last_index = raft.metrics().borrow_watched().last_log_index.unwrap_or(0);
     let known = raft.with_raft_state(move |state| {
         let membership = state.membership_state.effective().membership();
@@ -38,7 +39,7 @@ pub(super) async fn examine(
         let is_member = membership.get_node(&from).is_some();
         // One that is removed leads until the others know of it. An empty log has yet to learn who belongs to it.
         let is_known = !has_members || is_member || vote.committed && vote.leader_id.voted_for == from;
-        (Known { term: vote.leader_id.term, last_index }, is_known)
+        (Known { term: vote.leader_id.term, last_index, snapshot_version }, is_known)
     });
     let (known, is_known) = known.await.map_err(|error| error.to_string())?;
     if let Some(why) = implausible(from, question, known) {

@@ -79,7 +79,7 @@ async fn obey(raft: Raft, members: Arc<Members>, order: Order) {
 
 /// Answers what another node sent, if it is meant for this one.
 async fn answer(raft: &Raft, members: &Members, message: Bytes) -> io::Result<Bytes> {
-    let (envelope, question) = match message::decode_question(message) {
+    let (envelope, question) = match message::decode_question(members.network.versions, message) {
         Ok(decoded) => decoded,
         Err(answer) => return Ok(answer),
     };

@@ -124,6 +124,9 @@ pub struct QuorumSettings {
     pub snapshot_bytes: u64,
     /// How many entries stay in the log behind a snapshot, for voters that are a little late.
     pub entries_kept: u64,
+    /// By how much a test raises the versions of the node's files and of its messages to others, to see old and new nodes in
+    /// one cluster.
+    pub versions_raised: u8,
     /// A mistake that a test makes the controller make.
     pub planted: Planted,
 }
@@ -139,6 +142,7 @@ impl Default for QuorumSettings {
             snapshot_entries: 10_000,
             snapshot_bytes: 20 << 20,
             entries_kept: 1000,
+            versions_raised: 0,
             planted: Planted::default(),
         }
     }

@@ -253,12 +253,12 @@ impl Work {
             let members = BTreeMap::from([(own, node_of(&settings.address))]);
             form_alone(&*settings.disk, &settings.dir, own, members, None).map_err(storage)?;
         }
-        let log = LogStore::open(&settings.disk, &disk_thread, &settings.dir).map_err(storage)?;
-        let machine =
-            StateMachine::open(&settings.disk, &disk_thread, &settings.dir, &cluster_id, published.clone())
-                .map_err(storage)?;
+        let (disk, dir, raised) = (&settings.disk, &settings.dir, settings.quorum.versions_raised);
+        let log = LogStore::open(disk, &disk_thread, dir, raised).map_err(storage)?;
+        let machine = StateMachine::open(disk, &disk_thread, dir, &cluster_id, published.clone(), raised)
+            .map_err(storage)?;
         let config = config(&settings, &cluster_id).map_err(StartError::Settings)?;
-        let network = Network::new(settings.network.clone(), own, run, Some(cluster_id.clone()));
+        let network = Network::new(&settings, run, Some(cluster_id.clone()));
         let fatal = |error: &dyn std::fmt::Display| StartError::Quorum(error.to_string());
         let raft = Raft::new(own, Arc::new(config), network.clone(), log.clone(), machine)
             .await
@@ -267,9 +267,10 @@ impl Work {
             lead_alone(&raft, own).await.map_err(StartError::Quorum)?;
         }
         addresses.send_replace(addresses_of(&raft));
-        let members = Arc::new(Members::new(raft.clone(), network, &settings, failed.clone()));
-        publish_controller(&members, &published);
         let images = published.subscribe();
+        let members =
+            Arc::new(Members::new(raft.clone(), network, &settings, failed.clone(), images.clone()));
+        publish_controller(&members, &published);
         Runtime::spawn(members.clone().forget_unregistered(images.clone()));
         Runtime::spawn(members.clone().watch_majority(images.clone(), lost));
         Runtime::spawn(follow_quorum(members.clone(), published, addresses));

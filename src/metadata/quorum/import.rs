@@ -35,7 +35,7 @@ pub(crate) fn import(
     let last = entry::log_id(TERM, image.offset as u64);
     let meta =
         SnapshotMeta { last_log_id: Some(last), last_membership: StoredMembership::new(Some(last), members) };
-    disk.replace(&dir.join(SNAPSHOT_FILE), &snapshot::encode(&meta, image)?)?;
+    disk.replace(&dir.join(SNAPSHOT_FILE), &snapshot::encode(snapshot::VERSION, &meta, image)?)?;
     let first = Entry::new(entry::log_id(TERM, last.index + 1), EntryPayload::Blank);
     LogFile::form_behind(disk, &dir.join(LOG_FILE), last, &[first])?;
     disk.replace(&dir.join(VOTE_FILE), &encode_first_vote(TERM, id))

@@ -52,6 +52,8 @@ struct Shared {
     thread: DiskThread,
     log_path: PathBuf,
     vote_path: PathBuf,
+    /// What a test adds to the versions of the files.
+    raised: u8,
     committed_file: Arc<dyn File>,
     state: Mutex<State>,
 }
@@ -128,16 +130,21 @@ pub(crate) fn clear(disk: &dyn Disk, dir: &Path) -> io::Result<()> {
 
 /// The vote of a node that leads alone.
 pub(crate) fn encode_first_vote(term: u64, id: ReplicaKey) -> Vec<u8> {
-    encode_vote(&Vote::new_committed(term, id))
+    encode_vote(VOTE_VERSION, &Vote::new_committed(term, id))
 }
 
 impl LogStore {
-    /// Opens the files in `dir`, which exists, or makes them.
-    pub(crate) fn open(disk: &Arc<dyn Disk>, thread: &DiskThread, dir: &Path) -> io::Result<LogStore> {
-        let opened = LogFile::open(&**disk, &dir.join(LOG_FILE))?;
+    /// Opens the files in `dir`, which exists, or makes them. `raised` is what a test adds to their versions.
+    pub(crate) fn open(
+        disk: &Arc<dyn Disk>,
+        thread: &DiskThread,
+        dir: &Path,
+        raised: u8,
+    ) -> io::Result<LogStore> {
+        let opened = LogFile::open(&**disk, &dir.join(LOG_FILE), raised)?;
         let vote_path = dir.join(VOTE_FILE);
         let vote = if disk.exists(&vote_path)? {
-            Some(decode_vote(&vote_path, &disk.read(&vote_path)?)?)
+            Some(decode_vote(raised, &vote_path, &disk.read(&vote_path)?)?)
         } else {
             None
         };
@@ -158,6 +165,7 @@ impl LogStore {
             thread: thread.clone(),
             log_path: dir.join("log"),
             vote_path,
+            raised,
             committed_file,
             state: Mutex::new(state),
         };
@@ -213,11 +221,12 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     async fn save_vote(&mut self, vote: &Vote) -> Result<(), io::Error> {
         let (shared, vote) = (Arc::clone(&self.shared), *vote);
         let write = move || {
+            let encoded = encode_vote(VOTE_VERSION + u32::from(shared.raised), &vote);
             if planted!(ForgetVoteSync) {
                 let file = shared.disk.open(&shared.vote_path, OpenMode::CreateOrOpen)?;
-                file.write_all_at(&[&encode_vote(&vote)], 0)?;
+                file.write_all_at(&[&encoded], 0)?;
             } else {
-                shared.disk.replace(&shared.vote_path, &encode_vote(&vote))?;
+                shared.disk.replace(&shared.vote_path, &encoded)?;
             }
             shared.state.lock().vote = Some(vote);
             Ok(())
@@ -300,10 +309,10 @@ fn check_nothing_is_lost(dir: &Path, opened: &Opened, committed: Option<LogId>) 
     Err(io::Error::new(io::ErrorKind::InvalidData, why))
 }
 
-fn encode_vote(vote: &Vote) -> Vec<u8> {
+fn encode_vote(version: u32, vote: &Vote) -> Vec<u8> {
     let mut out = Vec::with_capacity(VOTE_LEN);
     out.put_slice(VOTE_MAGIC);
-    out.put_u32(VOTE_VERSION);
+    out.put_u32(version);
     out.put_u64(vote.leader_id.term);
     out.put_i32(vote.leader_id.voted_for.id.0);
     out.put_slice(&vote.leader_id.voted_for.directory_id.0);
@@ -313,7 +322,7 @@ fn encode_vote(vote: &Vote) -> Vec<u8> {
     out
 }
 
-fn decode_vote(path: &Path, content: &[u8]) -> io::Result<Vote> {
+fn decode_vote(raised: u8, path: &Path, content: &[u8]) -> io::Result<Vote> {
     let invalid = |why: &str| {
         io::Error::new(
             io::ErrorKind::InvalidData,
@@ -325,9 +334,10 @@ fn decode_vote(path: &Path, content: &[u8]) -> io::Result<Vote> {
     }
     let mut fields = &content[8..];
     let version = fields.get_u32();
-    if version != VOTE_VERSION {
+    let highest = VOTE_VERSION + u32::from(raised);
+    if !(VOTE_VERSION..=highest).contains(&version) {
         return Err(invalid(&format!(
-            "its format is version {version}, and this Klamm knows {VOTE_VERSION}"
+            "its format is version {version}, and this Klamm knows versions {VOTE_VERSION} to {highest}"
         )));
     }
     if content.len() != VOTE_LEN {

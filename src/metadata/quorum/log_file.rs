@@ -21,7 +21,7 @@ use super::entry::{self, ENTRY_LEN_MIN};
 use super::{Entry, LogId};
 
 const MAGIC: &[u8; 8] = b"KLAMMLOG";
-/// The version of the format. A file of another one is refused, not guessed at.
+/// The lowest version of the format that is known. A file of an unknown one is refused, not guessed at.
 const VERSION: u32 = 2;
 const HEADER_LEN: usize = 36;
 const FRAME_LEN: usize = 8;
@@ -41,6 +41,8 @@ struct Slot {
 pub(crate) struct LogFile {
     path: PathBuf,
     file: Arc<dyn File>,
+    /// The version in which the file is made anew.
+    version: u32,
     purged: Option<LogId>,
     slots: VecDeque<Slot>,
     end: u64,
@@ -56,22 +58,27 @@ pub(crate) struct Opened {
 }
 
 impl LogFile {
-    /// Opens the log, or makes an empty one. A log that is there is not changed.
-    pub(crate) fn open(disk: &dyn Disk, path: &Path) -> io::Result<Opened> {
+    /// Opens the log, or makes an empty one. A log that is there is not changed. `raised` is what a test adds to the
+    /// version of the format.
+    pub(crate) fn open(disk: &dyn Disk, path: &Path, raised: u8) -> io::Result<Opened> {
+        let version = VERSION + u32::from(raised);
         if !disk.exists(path)? {
-            let log = LogFile::create(disk, path, None, &[])?;
+            let log = LogFile::create(disk, path, version, None, &[])?;
             return Ok(Opened { log, tail: 0, witness: None });
         }
         let file = disk.open(path, OpenMode::ReadWrite)?;
         let len = file.len()?;
         let mut content = vec![0; len as usize];
         file.read_exact_at(&mut content, 0)?;
-        let purged = decode_header(&content).map_err(|why| invalid(path, &why))?;
-        let mut log =
-            LogFile { path: path.to_owned(), file, purged, slots: VecDeque::new(), end: HEADER_LEN as u64 };
+        let purged = decode_header(version, &content).map_err(|why| invalid(path, &why))?;
+        let (path, slots, end) = (path.to_owned(), VecDeque::new(), HEADER_LEN as u64);
+        let mut log = LogFile { path, file, version, purged, slots, end };
         while let Some(slot) = whole_entry(&content, log.end) {
             if log.last().is_some_and(|last| last.index + 1 != slot.id.index) {
-                return Err(invalid(path, &format!("entry {} follows no entry before it", slot.id.index)));
+                return Err(invalid(
+                    &log.path,
+                    &format!("entry {} follows no entry before it", slot.id.index),
+                ));
             }
             log.end += slot.len;
             log.slots.push_back(slot);
@@ -91,10 +98,11 @@ impl LogFile {
     fn create(
         disk: &dyn Disk,
         path: &Path,
+        version: u32,
         purged: Option<LogId>,
         entries: &[(LogId, Bytes)],
     ) -> io::Result<LogFile> {
-        let mut content = encode_header(purged);
+        let mut content = encode_header(version, purged);
         let mut slots = VecDeque::new();
         for (id, framed) in entries {
             slots.push_back(Slot { id: *id, position: content.len() as u64, len: framed.len() as u64 });
@@ -102,12 +110,12 @@ impl LogFile {
         }
         disk.replace(path, &content)?;
         let file = disk.open(path, OpenMode::ReadWrite)?;
-        Ok(LogFile { path: path.to_owned(), file, purged, slots, end: content.len() as u64 })
+        Ok(LogFile { path: path.to_owned(), file, version, purged, slots, end: content.len() as u64 })
     }
 
     /// Makes the log of a new quorum. Whatever is at `path` is replaced.
     pub(crate) fn form(disk: &dyn Disk, path: &Path, entries: &[Entry]) -> io::Result<LogFile> {
-        LogFile::create(disk, path, None, &framed(entries)?)
+        LogFile::create(disk, path, VERSION, None, &framed(entries)?)
     }
 
     /// Makes a log that goes on behind a snapshot. Whatever is at `path` is replaced.
@@ -118,7 +126,7 @@ impl LogFile {
         entries: &[Entry],
     ) -> io::Result<()> {
         let framed = framed(entries)?;
-        LogFile::create(disk, path, Some(snapshot), &framed).map(drop)
+        LogFile::create(disk, path, VERSION, Some(snapshot), &framed).map(drop)
     }
 
     pub(crate) fn file(&self) -> Arc<dyn File> {
@@ -195,14 +203,14 @@ impl LogFile {
         let kept = self.slots.iter().filter(|slot| slot.id.index > purged.index);
         let entries: Vec<_> =
             kept.map(|slot| Ok((slot.id, self.read_framed(slot)?))).collect::<io::Result<_>>()?;
-        LogFile::create(disk, &self.path, Some(purged), &entries)
+        LogFile::create(disk, &self.path, self.version, Some(purged), &entries)
     }
 }
 
-fn encode_header(purged: Option<LogId>) -> Vec<u8> {
+fn encode_header(version: u32, purged: Option<LogId>) -> Vec<u8> {
     let mut out = Vec::with_capacity(HEADER_LEN);
     out.put_slice(MAGIC);
-    out.put_u32(VERSION);
+    out.put_u32(version);
     out.put_u32(u32::from(purged.is_some()));
     out.put_u64(purged.map_or(0, |id| entry::term_of(&id)));
     out.put_u64(purged.map_or(0, |id| id.index));
@@ -211,15 +219,17 @@ fn encode_header(purged: Option<LogId>) -> Vec<u8> {
     out
 }
 
-fn decode_header(content: &[u8]) -> Result<Option<LogId>, String> {
+fn decode_header(highest: u32, content: &[u8]) -> Result<Option<LogId>, String> {
     if content.len() < HEADER_LEN || &content[..8] != MAGIC {
         return Err("it is no metadata log of Klamm".to_owned());
     }
     let (head, mut checksum) = content[..HEADER_LEN].split_at(HEADER_LEN - 4);
     let mut fields = &head[8..];
     let version = fields.get_u32();
-    if version != VERSION {
-        return Err(format!("its format is version {version}, and this Klamm knows version {VERSION}"));
+    if !(VERSION..=highest).contains(&version) {
+        return Err(format!(
+            "its format is version {version}, and this Klamm knows versions {VERSION} to {highest}"
+        ));
     }
     if crc32c::crc32c(head) != checksum.get_u32() {
         return Err("the checksum of its header is wrong".to_owned());

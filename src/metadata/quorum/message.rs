@@ -10,6 +10,9 @@
 //!           2 u8 | text            refused, and why
 //! ```
 //!
+//! A node speaks the highest version that both know: it begins with its own highest, and one that does not know that
+//! says what it knows. So the nodes of a cluster can be upgraded one after another.
+//!
 //! Who is meant stands in each question: one that was sent to a directory that is lost, or into another cluster,
 //! must not be taken by whoever listens at that address now. The run tells processes apart that have copies of one
 //! directory.
@@ -24,10 +27,35 @@ use serde::{Deserialize, Serialize};
 
 use super::introduction::{Introduction, JoinRequest};
 use super::replica_key::ReplicaKey;
-use super::{LogId, SnapshotMeta, TypeConfig, Vote, entry};
+use super::{LogId, SnapshotMeta, TypeConfig, Vote, entry, snapshot};
 
-/// The version of these messages.
+/// The versions of these messages that a node knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Versions {
+    pub(crate) lowest: u8,
+    pub(crate) highest: u8,
+}
+
+/// The version of these messages that this Klamm knows.
 pub(crate) const VERSION: u8 = 3;
+
+impl Versions {
+    /// What this Klamm knows; `raised` is what a test has it know beyond that.
+    pub(crate) fn known(raised: u8) -> Versions {
+        Versions { lowest: VERSION, highest: VERSION + raised }
+    }
+
+    /// The version of a snapshot that travels in a message of this version.
+    pub(crate) fn snapshot(version: u8) -> u32 {
+        snapshot::VERSION + u32::from(version.saturating_sub(VERSION))
+    }
+
+    /// The highest that both know.
+    pub(crate) fn common_with(self, lowest: u8, highest: u8) -> Option<u8> {
+        let version = self.highest.min(highest);
+        (version >= self.lowest.max(lowest)).then_some(version)
+    }
+}
 
 const ANSWERED: u8 = 0;
 const UNKNOWN_VERSION: u8 = 1;
@@ -90,7 +118,7 @@ enum Head {
 pub(crate) enum NoAnswer {
     /// It speaks other versions.
     #[error(
-        "it speaks versions {lowest} to {highest} of the quorum's messages, and this Klamm speaks {VERSION}; run \
+        "it speaks versions {lowest} to {highest} of the quorum's messages, and this Klamm speaks {VERSION}: run \
          versions of Klamm that follow each other in one cluster"
     )]
     Version {
@@ -107,13 +135,15 @@ pub(crate) enum NoAnswer {
     Unreadable(String),
 }
 
-/// Writes a question.
+/// Writes a question in a version of at least [`VERSION`].
 ///
 /// # Errors
 /// When it has no encoding.
-pub(crate) fn encode_question(envelope: &Envelope, question: &Question) -> io::Result<Bytes> {
+pub(crate) fn encode_question(version: u8, envelope: &Envelope, question: &Question) -> io::Result<Bytes> {
     let mut out = Vec::with_capacity(256);
-    out.put_u8(VERSION);
+    out.put_u8(version);
+    // What a later version may add: a test has it add a byte.
+    out.extend(std::iter::repeat_n(0xff, usize::from(version - VERSION)));
     let cluster_id = envelope.cluster_id.as_deref().unwrap_or_default();
     let len =
         u8::try_from(cluster_id.len()).map_err(|_| io::Error::other("a cluster.id that is too long"))?;
@@ -130,7 +160,9 @@ pub(crate) fn encode_question(envelope: &Envelope, question: &Question) -> io::R
                 put_counted(&mut out, &entry::encode(entry)?)?;
             }
         }
-        Question::Snapshot { content, .. } => out.put_slice(content),
+        Question::Snapshot { content, .. } => {
+            out.put_slice(&snapshot::in_version(Versions::snapshot(version), content));
+        }
         _ => {}
     }
     Ok(out.into())
@@ -156,16 +188,20 @@ fn head_of(question: &Question) -> Head {
 ///
 /// # Errors
 /// The answer that tells the sender why it cannot be read.
-pub(crate) fn decode_question(mut bytes: Bytes) -> Result<(Envelope, Question), Bytes> {
-    if bytes.len() < 2 {
-        return Err(refuse("a message that is cut off"));
+pub(crate) fn decode_question(known: Versions, mut bytes: Bytes) -> Result<(Envelope, Question), Bytes> {
+    let cut_off = || refuse("a message that is cut off");
+    let version = if bytes.is_empty() { return Err(cut_off()) } else { bytes.get_u8() };
+    if !(known.lowest..=known.highest).contains(&version) {
+        return Err(vec![UNKNOWN_VERSION, known.lowest, known.highest].into());
     }
-    if bytes.get_u8() != VERSION {
-        return Err(Bytes::from_static(&[UNKNOWN_VERSION, VERSION, VERSION]));
+    let added = usize::from(version - VERSION);
+    if bytes.len() < added + 1 {
+        return Err(cut_off());
     }
+    bytes.advance(added);
     let len = usize::from(bytes.get_u8());
     if bytes.len() < len + 2 * KEY_LEN + 8 {
-        return Err(refuse("a message that is cut off"));
+        return Err(cut_off());
     }
     let cluster_id = String::from_utf8_lossy(&bytes.split_to(len)).into_owned();
     let (from, run, to) = (get_key(&mut bytes), bytes.get_u64(), get_key(&mut bytes));
@@ -285,12 +321,13 @@ mod tests {
     #[test]
     fn entries_travel_as_the_bytes_of_the_log() {
         let entries = vec![entry(0, 30_000), entry(1, 3)];
-        let bytes = encode_question(&envelope(), &append(entries.clone())).unwrap();
+        let bytes = encode_question(VERSION, &envelope(), &append(entries.clone())).unwrap();
         assert!(bytes.len() < 30_700, "{} bytes", bytes.len());
-        let (read, question) = decode_question(bytes.clone()).unwrap();
+        let (read, question) = decode_question(Versions::known(0), bytes.clone()).unwrap();
         assert_eq!(read, envelope());
         assert!(matches!(question, Question::Append(request) if request.entries == entries));
-        let whole_heads = (0..bytes.len()).filter(|len| decode_question(bytes.slice(..*len)).is_ok());
+        let whole_heads =
+            (0..bytes.len()).filter(|len| decode_question(Versions::known(0), bytes.slice(..*len)).is_ok());
         assert_eq!(whole_heads.count(), 2, "cut before the first entry and before the second");
     }
 
@@ -299,9 +336,9 @@ mod tests {
         let content = Bytes::from(vec![9; 30_000]);
         let vote = Vote::new_committed(1, envelope().from);
         let question = Question::Snapshot { vote, meta: SnapshotMeta::default(), content: content.clone() };
-        let bytes = encode_question(&envelope(), &question).unwrap();
+        let bytes = encode_question(VERSION, &envelope(), &question).unwrap();
         assert!(bytes.len() < 30_500, "{} bytes", bytes.len());
-        let (_, question) = decode_question(bytes).unwrap();
+        let (_, question) = decode_question(Versions::known(0), bytes).unwrap();
         assert!(matches!(question, Question::Snapshot { content: read, .. } if read == content));
     }
 }

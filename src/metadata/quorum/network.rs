@@ -19,9 +19,10 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::message::{self, Envelope, NoAnswer, Question};
+use super::message::{self, Envelope, NoAnswer, Question, Versions};
 use super::replica_key::ReplicaKey;
 use super::{LogId, Raft, Snapshot, TypeConfig, Vote, VoterNode};
+use crate::node::Settings;
 
 /// A message between members, as bytes for [`MetadataNode::answer_peer`](crate::MetadataNode::answer_peer).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,6 +90,9 @@ fn reply<T: Serialize, E: std::error::Error>(result: Result<T, E>) -> io::Result
     }
 }
 
+/// How many addresses are remembered with the version that they are spoken to in.
+const SPOKEN_MAX: usize = 1000;
+
 /// The way from this node to others.
 #[derive(Clone)]
 pub(crate) struct Network {
@@ -99,6 +103,10 @@ pub(crate) struct Network {
     pub(crate) run: u64,
     /// Its cluster, if it belongs to one.
     pub(crate) cluster_id: Option<String>,
+    /// Which versions of the messages this node knows.
+    pub(crate) versions: Versions,
+    /// The version that each address is spoken to in, where it is not the highest.
+    spoken: Arc<Mutex<BTreeMap<(String, u16), u8>>>,
     /// What was told in the log of why members refuse, so that it is told once.
     told: Arc<Mutex<BTreeMap<ReplicaKey, String>>>,
     /// What each member has acknowledged to this node.
@@ -106,14 +114,18 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// The way from the process of `own` that has drawn the number `run`.
-    pub(crate) fn new(
-        carrier: Arc<dyn QuorumNetwork>,
-        own: ReplicaKey,
-        run: u64,
-        cluster_id: Option<String>,
-    ) -> Network {
-        Network { carrier, own, run, cluster_id, told: Arc::default(), acknowledged: Arc::default() }
+    /// The way to others from the process that has drawn the number `run`.
+    pub(crate) fn new(settings: &Settings, run: u64, cluster_id: Option<String>) -> Network {
+        Network {
+            carrier: settings.network.clone(),
+            own: settings.key(),
+            run,
+            cluster_id,
+            versions: Versions::known(settings.quorum.versions_raised),
+            spoken: Arc::default(),
+            told: Arc::default(),
+            acknowledged: Arc::default(),
+        }
     }
 
     /// Asks whoever listens at an address.
@@ -125,7 +137,38 @@ impl Network {
         question: &Question,
     ) -> Result<T, AskError> {
         let envelope = Envelope { cluster_id: self.cluster_id.clone(), from: self.own, run: self.run, to };
-        let message = message::encode_question(&envelope, question)
+        let spoken = self.spoken.lock().get(&address).copied();
+        let version = spoken.unwrap_or(self.versions.highest);
+        match self.ask_in(version, &envelope, node, address.clone(), question).await {
+            // One that was upgraded, or goes back, knows others than before.
+            Err(AskError::NoAnswer(NoAnswer::Version { lowest, highest })) => {
+                let common = self.versions.common_with(lowest, highest);
+                let common = common.ok_or(NoAnswer::Version { lowest, highest })?;
+                self.note_spoken(address.clone(), common);
+                self.ask_in(common, &envelope, node, address, question).await
+            }
+            answer => answer,
+        }
+    }
+
+    /// Remembers in which version an address is spoken to.
+    fn note_spoken(&self, address: (String, u16), version: u8) {
+        let mut spoken = self.spoken.lock();
+        if spoken.len() >= SPOKEN_MAX {
+            spoken.clear();
+        }
+        spoken.insert(address, version);
+    }
+
+    async fn ask_in<T: DeserializeOwned>(
+        &self,
+        version: u8,
+        envelope: &Envelope,
+        node: NodeId,
+        address: (String, u16),
+        question: &Question,
+    ) -> Result<T, AskError> {
+        let message = message::encode_question(version, envelope, question)
             .map_err(|error| PeerError::Broken(node, error.to_string()))?;
         let answer = self.carrier.call(node, address, QuorumMessage(message)).await?;
         Ok(message::decode_answer(&answer)?)

@@ -19,6 +19,8 @@ pub(crate) struct Known {
     pub(crate) term: u64,
     /// The index of its last entry; 0 where there is none.
     pub(crate) last_index: u64,
+    /// The highest version of a snapshot that it can read.
+    pub(crate) snapshot_version: u32,
 }
 
 /// Why a message about the log that `from` sent cannot be true, if it cannot.
@@ -46,11 +48,13 @@ pub(crate) fn implausible(from: ReplicaKey, question: &Question, known: Known) -
     }
     match question {
         Question::Append(request) => misordered(request),
-        Question::Snapshot { meta, content, .. } => match snapshot::decode(content, "") {
-            Ok((found, _)) if found == *meta => None,
-            Ok(_) => Some("the snapshot is another one than was announced".to_owned()),
-            Err(error) => Some(error.to_string()),
-        },
+        Question::Snapshot { meta, content, .. } => {
+            match snapshot::decode(known.snapshot_version, content, "") {
+                Ok((found, _)) if found == *meta => None,
+                Ok(_) => Some("the snapshot is another one than was announced".to_owned()),
+                Err(error) => Some(error.to_string()),
+            }
+        }
         _ => None,
     }
 }
@@ -114,7 +118,7 @@ mod tests {
     use super::*;
     use crate::quorum::SnapshotMeta;
 
-    const KNOWN: Known = Known { term: 3, last_index: 10 };
+    const KNOWN: Known = Known { term: 3, last_index: 10, snapshot_version: snapshot::VERSION };
 
     fn key(id: i32) -> ReplicaKey {
         ReplicaKey::new(NodeId(id), Uuid([id as u8; 16]))

@@ -16,13 +16,15 @@ use crate::image::Image;
 use crate::image_records::records_of;
 
 const MAGIC: &[u8; 8] = b"KLAMMSNP";
-const VERSION: u32 = 2;
+/// The version of the format. A message of one version carries it in one version (`message`).
+pub(crate) const VERSION: u32 = 2;
+const VERSION_AT: std::ops::Range<usize> = 8..12;
 
-pub(crate) fn encode(meta: &SnapshotMeta, image: &Image) -> io::Result<Bytes> {
+pub(crate) fn encode(version: u32, meta: &SnapshotMeta, image: &Image) -> io::Result<Bytes> {
     let records = records_of(image);
     let mut out = Vec::with_capacity(256 + 96 * records.len());
     out.put_slice(MAGIC);
-    out.put_u32(VERSION);
+    out.put_u32(version);
     let meta = serde_json::to_vec(meta).map_err(io::Error::other)?;
     out.put_u32(meta.len() as u32);
     out.put_slice(&meta);
@@ -38,16 +40,31 @@ pub(crate) fn encode(meta: &SnapshotMeta, image: &Image) -> io::Result<Bytes> {
     Ok(out.into())
 }
 
-/// What a snapshot holds. The cluster's id stands in `meta.properties`, not here.
-pub(crate) fn decode(content: &Bytes, cluster_id: &str) -> io::Result<(SnapshotMeta, Image)> {
+/// A snapshot for a node that knows this version and none that is higher. Versions that a test raises differ in their
+/// number alone. What is no snapshot stays as it is.
+pub(crate) fn in_version(version: u32, content: &Bytes) -> Bytes {
+    let end = content.len().saturating_sub(4);
+    let is_snapshot = end >= VERSION_AT.end && content.starts_with(MAGIC);
+    if !is_snapshot || content[VERSION_AT] == version.to_be_bytes() {
+        return content.clone();
+    }
+    let mut out = content.to_vec();
+    out[VERSION_AT].copy_from_slice(&version.to_be_bytes());
+    let checksum = crc32c::crc32c(&out[..end]);
+    out[end..].copy_from_slice(&checksum.to_be_bytes());
+    out.into()
+}
+
+/// What a snapshot holds, in versions up to `highest`. The cluster's id stands in `meta.properties`, not here.
+pub(crate) fn decode(highest: u32, content: &Bytes, cluster_id: &str) -> io::Result<(SnapshotMeta, Image)> {
     if content.len() < 16 || &content[..8] != MAGIC {
         return Err(invalid("it is no snapshot of Klamm"));
     }
     let mut rest = content.slice(8..);
     let version = rest.get_u32();
-    if version != VERSION {
+    if !(VERSION..=highest).contains(&version) {
         return Err(invalid(&format!(
-            "its format is version {version}, and this Klamm knows version {VERSION}"
+            "its format is version {version}, and this Klamm knows versions {VERSION} to {highest}"
         )));
     }
     let mut checksum = rest.split_off(rest.len() - 4);

@@ -36,23 +36,30 @@ struct SnapshotFiles {
     disk: Arc<dyn Disk>,
     thread: DiskThread,
     path: PathBuf,
+    /// The version of the format that is written, and the highest that is read.
+    version: u32,
 }
 
 impl StateMachine {
     /// The state of the snapshot in `dir`, or that of an empty cluster. Images go to `published`, where others set
-    /// the active controller, which is not replicated.
+    /// the active controller, which is not replicated. `raised` is what a test adds to the version of the snapshot.
     pub(crate) fn open(
         disk: &Arc<dyn Disk>,
         thread: &DiskThread,
         dir: &Path,
         cluster_id: &str,
         published: watch::Sender<Arc<Image>>,
+        raised: u8,
     ) -> io::Result<StateMachine> {
-        let files =
-            SnapshotFiles { disk: Arc::clone(disk), thread: thread.clone(), path: dir.join(SNAPSHOT_FILE) };
+        let files = SnapshotFiles {
+            disk: Arc::clone(disk),
+            thread: thread.clone(),
+            path: dir.join(SNAPSHOT_FILE),
+            version: snapshot::VERSION + u32::from(raised),
+        };
         let (meta, image) = if disk.exists(&files.path)? {
             let content = disk.read(&files.path)?;
-            snapshot::decode(&content.into(), cluster_id)
+            snapshot::decode(files.version, &content.into(), cluster_id)
                 .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", files.path.display())))?
         } else {
             (SnapshotMeta::default(), Image::empty(cluster_id))
@@ -133,7 +140,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
     }
 
     async fn install_snapshot(&mut self, meta: &SnapshotMeta, content: Bytes) -> Result<(), io::Error> {
-        let (_, image) = snapshot::decode(&content, &self.image.cluster_id)?;
+        let (_, image) = snapshot::decode(self.files.version, &content, &self.image.cluster_id)?;
         self.files.write(content).await?;
         self.image = image;
         self.last_applied = meta.last_log_id;
@@ -149,7 +156,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
                 return Ok(None);
             }
             let snapshot = Bytes::from(files.disk.read(&files.path)?);
-            let (meta, _) = snapshot::decode(&snapshot, &cluster_id)?;
+            let (meta, _) = snapshot::decode(files.version, &snapshot, &cluster_id)?;
             Ok(Some(Snapshot { meta, snapshot }))
         };
         self.files.thread.run(read).await
@@ -174,7 +181,7 @@ impl RaftSnapshotBuilder<TypeConfig> for SnapshotBuilder {
     type SnapshotData = Bytes;
 
     async fn build_snapshot(&mut self) -> Result<Snapshot, io::Error> {
-        let content = snapshot::encode(&self.meta, &self.image)?;
+        let content = snapshot::encode(self.files.version, &self.meta, &self.image)?;
         self.files.write(content.clone()).await?;
         Ok(Snapshot { meta: self.meta.clone(), snapshot: content })
     }

@@ -29,9 +29,9 @@ impl StoreBuilder<TypeConfig, LogStore, StateMachine> for OnSimulatedDisk {
         let disk: Arc<dyn Disk> = Arc::new(SimulatedDisk::new(1));
         let (dir, thread) = (Path::new("/meta"), DiskThread::inline());
         disk.create_dir_all(dir).unwrap();
-        let log = LogStore::open(&disk, &thread, dir).unwrap();
+        let log = LogStore::open(&disk, &thread, dir, 0).unwrap();
         let (published, _) = watch::channel(Arc::new(Image::empty("suite")));
-        let machine = StateMachine::open(&disk, &thread, dir, "suite", published).unwrap();
+        let machine = StateMachine::open(&disk, &thread, dir, "suite", published, 0).unwrap();
         Ok(((), log, machine))
     }
 }
@@ -74,7 +74,7 @@ fn a_torn_tail_is_cut_off_at_every_byte() {
         let mut cut_at = 36;
         loop {
             let disk = SimulatedDisk::new(1);
-            let mut log = LogFile::open(&disk, path).unwrap().log;
+            let mut log = LogFile::open(&disk, path, 0).unwrap().log;
             let mut ends = vec![36];
             for entry in &written {
                 log.append(std::slice::from_ref(entry)).unwrap();
@@ -90,14 +90,14 @@ fn a_torn_tail_is_cut_off_at_every_byte() {
             let left = disk.read(path).unwrap();
             let is_whole = |end: &&u64| left.starts_with(&intact[..**end as usize]);
             let whole = ends.iter().filter(is_whole).count() - 1;
-            let opened = LogFile::open(&disk, path).unwrap();
+            let opened = LogFile::open(&disk, path, 0).unwrap();
             assert_eq!(read_all(&opened.log), written[..whole], "cut at {cut_at}");
             assert_eq!(opened.tail, cut_at + garbage.len() as u64 - ends[whole]);
             assert_eq!(opened.witness, None, "cut at {cut_at}");
             let mut log = opened.log;
             log.cut_tail().unwrap();
             log.append(&written[whole..]).unwrap();
-            assert_eq!(read_all(&LogFile::open(&disk, path).unwrap().log), written, "cut at {cut_at}");
+            assert_eq!(read_all(&LogFile::open(&disk, path, 0).unwrap().log), written, "cut at {cut_at}");
             cut_at += 1;
         }
     }
@@ -113,7 +113,7 @@ fn a_full_disk_is_waited_for_until_the_node_stops() {
         let simulated = SimulatedDisk::new(1);
         let disk: Arc<dyn Disk> = Arc::new(simulated.clone());
         let (dir, thread) = (Path::new("/"), DiskThread::inline());
-        let mut store = LogStore::open(&disk, &thread, dir).unwrap();
+        let mut store = LogStore::open(&disk, &thread, dir, 0).unwrap();
         for (name, times) in [("/log", 3), ("/vote", 3), ("/committed", 1)] {
             simulated.inject(Fault::new(Failure::NoSpace).on(name).times(times));
         }
@@ -121,7 +121,7 @@ fn a_full_disk_is_waited_for_until_the_node_stops() {
         store.save_committed(Some(log_id(1, 2))).await.unwrap();
         store.save_vote(&Vote::new_committed(1, voter())).await.unwrap();
         drop(store);
-        let mut store = LogStore::open(&disk, &thread, dir).unwrap();
+        let mut store = LogStore::open(&disk, &thread, dir, 0).unwrap();
         assert_eq!(store.get_log_state().await.unwrap().last_log_id, Some(log_id(1, 2)));
         assert_eq!(store.read_vote().await.unwrap(), Some(Vote::new_committed(1, voter())));
 
@@ -140,13 +140,13 @@ fn damage_below_what_was_committed_is_refused() {
         let simulated = SimulatedDisk::new(1);
         let disk: Arc<dyn Disk> = Arc::new(simulated.clone());
         let dir = Path::new("/");
-        let mut store = LogStore::open(&disk, &DiskThread::inline(), dir).unwrap();
+        let mut store = LogStore::open(&disk, &DiskThread::inline(), dir, 0).unwrap();
         store.blocking_append(entries(6)).await.unwrap();
         store.save_committed(Some(log_id(2, 5))).await.unwrap();
         let position = disk.read(Path::new("/log")).unwrap().len() as u64 - 3;
         simulated.flip_bits("/log", position, 1).unwrap();
         let damaged = disk.read(Path::new("/log")).unwrap();
-        let error = LogStore::open(&disk, &DiskThread::inline(), dir).err().unwrap().to_string();
+        let error = LogStore::open(&disk, &DiskThread::inline(), dir, 0).err().unwrap().to_string();
         assert!(error.contains("entry 5 was acknowledged, and the last whole one is 4"), "{error}");
         assert_eq!(disk.read(Path::new("/log")).unwrap(), damaged, "it must not be touched");
     }));
@@ -159,7 +159,7 @@ fn damage_before_a_later_entry_is_refused_and_changes_nothing() {
     let path = Path::new("/log");
     let ends = {
         let disk = SimulatedDisk::new(1);
-        let mut log = LogFile::open(&disk, path).unwrap().log;
+        let mut log = LogFile::open(&disk, path, 0).unwrap().log;
         let append = |entry: &Entry| {
             log.append(std::slice::from_ref(entry)).unwrap();
             log.file().len().unwrap()
@@ -169,10 +169,10 @@ fn damage_before_a_later_entry_is_refused_and_changes_nothing() {
     for position in 36..ends[4] {
         let simulated = SimulatedDisk::new(1);
         let disk: Arc<dyn Disk> = Arc::new(simulated.clone());
-        LogFile::open(&*disk, path).unwrap().log.append(&entries(6)).unwrap();
+        LogFile::open(&*disk, path, 0).unwrap().log.append(&entries(6)).unwrap();
         simulated.flip_bits("/log", position, 1).unwrap();
         let damaged = disk.read(path).unwrap();
-        let error = LogStore::open(&disk, &DiskThread::inline(), Path::new("/")).err();
+        let error = LogStore::open(&disk, &DiskThread::inline(), Path::new("/"), 0).err();
         let error = error.unwrap_or_else(|| panic!("damage at {position} is not noticed")).to_string();
         assert!(error.contains("builds on entries that are damaged"), "{error}");
         assert_eq!(disk.read(path).unwrap(), damaged, "damage at {position}");
@@ -186,7 +186,7 @@ fn a_torn_entry_before_a_whole_one_that_does_not_build_on_it_is_cut_off() {
     let simulated = SimulatedDisk::new(1);
     let disk: Arc<dyn Disk> = Arc::new(simulated.clone());
     let path = Path::new("/log");
-    let mut log = LogFile::open(&*disk, path).unwrap().log;
+    let mut log = LogFile::open(&*disk, path, 0).unwrap().log;
     log.append(&entries(2)).unwrap();
     let torn_at = log.file().len().unwrap();
     let under_way = Batch { based_on: 1, records: vec![] };
@@ -196,7 +196,7 @@ fn a_torn_entry_before_a_whole_one_that_does_not_build_on_it_is_cut_off() {
     ])
     .unwrap();
     simulated.flip_bits("/log", torn_at + 10, 1).unwrap();
-    LogStore::open(&disk, &DiskThread::inline(), Path::new("/")).unwrap();
+    LogStore::open(&disk, &DiskThread::inline(), Path::new("/"), 0).unwrap();
     assert_eq!(disk.read(path).unwrap().len() as u64, torn_at);
 }
 
@@ -204,7 +204,7 @@ fn a_torn_entry_before_a_whole_one_that_does_not_build_on_it_is_cut_off() {
 #[test]
 fn an_entry_that_changed_on_the_disk_is_not_read() {
     let disk = SimulatedDisk::new(1);
-    let mut log = LogFile::open(&disk, Path::new("/log")).unwrap().log;
+    let mut log = LogFile::open(&disk, Path::new("/log"), 0).unwrap().log;
     log.append(&entries(3)).unwrap();
     disk.flip_bits("/log", log.file().len().unwrap() - 1, 0x80).unwrap();
     assert_eq!(log.read(0, 2).unwrap(), entries(2));
@@ -215,7 +215,7 @@ fn an_entry_that_changed_on_the_disk_is_not_read() {
 #[test]
 fn a_member_is_sent_entries_up_to_a_size_and_one_at_least() {
     let disk = SimulatedDisk::new(1);
-    let mut log = LogFile::open(&disk, Path::new("/log")).unwrap().log;
+    let mut log = LogFile::open(&disk, Path::new("/log"), 0).unwrap().log;
     let mut ends = vec![log.file().len().unwrap()];
     for entry in entries(5) {
         log.append(&[entry]).unwrap();
@@ -232,12 +232,12 @@ fn a_member_is_sent_entries_up_to_a_size_and_one_at_least() {
 fn purged_and_truncated_logs_open_as_they_were_left() {
     let disk = SimulatedDisk::new(1);
     let path = Path::new("/log");
-    let mut log = LogFile::open(&disk, path).unwrap().log;
+    let mut log = LogFile::open(&disk, path, 0).unwrap().log;
     log.append(&entries(10)).unwrap();
     log.truncate_after(Some(log_id(2, 7))).unwrap();
     let log = log.without(&disk, log_id(1, 2)).unwrap();
     assert_eq!(read_all(&log), entries(8)[3..]);
-    let mut log = LogFile::open(&disk, path).unwrap().log;
+    let mut log = LogFile::open(&disk, path, 0).unwrap().log;
     assert_eq!((log.purged(), log.last()), (Some(log_id(1, 2)), Some(log_id(2, 7))));
     assert_eq!(read_all(&log), entries(8)[3..]);
     log.truncate_after(Some(log_id(1, 2))).unwrap();

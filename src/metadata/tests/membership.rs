@@ -5,6 +5,7 @@
 mod joining;
 mod wires;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -424,4 +425,60 @@ async fn a_voter_with_an_older_copy_of_its_directory_ends() {
     assert!(error.contains("start this node with an empty directory"), "{error}");
     let rest: Vec<_> = nodes.iter().filter(|node| node.id() != restored.id()).collect();
     register_by_whoever_leads(&rest, 14).await;
+}
+
+/// Nodes are upgraded one after another: at each step those that know a later version of the messages speak the earlier one
+/// with the others, and those that were upgraded read the files that they had before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn old_and_new_nodes_form_one_cluster() {
+    let wires = Wires::default();
+    let machines: Vec<Machine> = (1..=3).map(|id| Machine::new(id, &[1, 2, 3], &wires)).collect();
+    let mut nodes = vec![machines[0].start_raised(1), machines[1].start(), machines[2].start()];
+    for (step, index) in [(11, 1), (12, 2)] {
+        register_by_whoever_leads(&nodes.iter().collect::<Vec<_>>(), step).await;
+        for node in &nodes {
+            wait_for(node, "the broker", |image| image.brokers.contains_key(&NodeId(step))).await;
+        }
+        machines[index].end(&nodes[index]);
+        nodes[index] = machines[index].start_raised(1);
+    }
+    register_by_whoever_leads(&nodes.iter().collect::<Vec<_>>(), 20).await;
+    for node in &nodes {
+        wait_for(node, "the last broker", |image| image.brokers.contains_key(&NodeId(20))).await;
+    }
+}
+
+/// A node that is to be upgraded last was away for so long that it gets a snapshot, and those who have one are new.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_old_node_takes_the_snapshot_of_a_new_one() {
+    let wires = Wires::default();
+    let machines: Vec<Machine> = (1..=3).map(|id| Machine::new(id, &[1, 2, 3], &wires)).collect();
+    let mut nodes = vec![machines[0].start_raised(1), machines[1].start_raised(1), machines[2].start()];
+    for node in &nodes {
+        wait_for(node, "a controller", |image| image.controller.is_some()).await;
+    }
+    let version = |at: usize, file: &str| {
+        let path = Path::new("/klamm-metadata").join(file);
+        machines[at].disk.read(&path).ok().map(|content| content[11])
+    };
+    machines[2].end(&nodes[2]);
+    for broker in 11..31 {
+        register_by_whoever_leads(&nodes[..2].iter().collect::<Vec<_>>(), broker).await;
+    }
+    nodes[2] = machines[2].start();
+    wait_for(&nodes[2], "all brokers", |image| image.brokers.len() == 20).await;
+    assert_eq!(version(2, "snapshot"), Some(2));
+    assert!([0, 1].iter().any(|at| version(*at, "snapshot") == Some(3)), "a new one sent it");
+    assert_eq!([0, 1, 2].map(|at| version(at, "vote")), [3, 3, 2].map(Some));
+
+    // It reads again what it took.
+    machines[2].end(&nodes[2]);
+    nodes[2] = machines[2].start();
+    wait_for(&nodes[2], "all brokers again", |image| image.brokers.len() == 20).await;
+
+    // There is no way back with files that the older version does not know, and it says so.
+    machines[0].end(&nodes[0]);
+    let error = machines[0].start_with(machines[0].settings()).err().map(|error| error.to_string());
+    let error = error.unwrap_or_default();
+    assert!(error.contains("its format is version 3, and this Klamm knows versions 2 to 2"), "{error}");
 }

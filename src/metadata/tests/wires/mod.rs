@@ -128,6 +128,16 @@ impl Machine {
         self.start_with(self.settings()).unwrap()
     }
 
+    /// As [`Machine::start`], as a later Klamm would: its files and messages have versions higher by so much. It makes
+    /// snapshots often.
+    pub(crate) fn start_raised(&self, raised: u8) -> Arc<MetadataNode> {
+        let mut settings = self.settings();
+        settings.quorum.versions_raised = raised;
+        settings.quorum.snapshot_entries = 5;
+        settings.quorum.entries_kept = 1;
+        self.start_with(settings).unwrap()
+    }
+
     /// As [`Machine::start`], with other settings.
     pub(crate) fn start_with(&self, settings: Settings) -> Result<Arc<MetadataNode>, StartError> {
         let node = Arc::new(MetadataNode::start(settings)?);
