@@ -433,9 +433,7 @@ pub(crate) fn metadata_settings(
         defaults: topic_defaults(config),
         rules: Arc::new(KafkaRules::new(Arc::clone(config))),
         quorum: QuorumSettings {
-            broker_session_timeout: Duration::from_millis(
-                u64::try_from(config.broker_session_timeout_ms).unwrap_or(0).max(1),
-            ),
+            broker_session_timeout: millis(config.broker_session_timeout_ms.max(1)),
             rebalance_leaders_every: config.auto_leader_rebalance_enable.then(|| {
                 Duration::from_secs(
                     u64::try_from(config.leader_imbalance_check_interval_seconds).unwrap_or(1),
@@ -443,9 +441,16 @@ pub(crate) fn metadata_settings(
             }),
             snapshot_bytes: u64::try_from(config.metadata_log_max_record_bytes_between_snapshots)
                 .unwrap_or(u64::MAX),
-            ..QuorumSettings::default()
+            ..QuorumSettings::default().with_timeouts(
+                millis(config.controller_quorum_election_timeout_ms),
+                millis(config.controller_quorum_fetch_timeout_ms),
+            )
         },
     }
+}
+
+fn millis(number: i32) -> Duration {
+    Duration::from_millis(u64::try_from(number).unwrap_or(0))
 }
 
 /// A voter as the configuration names it.

@@ -148,6 +148,21 @@ impl Default for QuorumSettings {
     }
 }
 
+/// Below this, a busy machine would have a new election all the time.
+const ELECTION_TIMEOUT_MIN: Duration = Duration::from_millis(50);
+
+impl QuorumSettings {
+    /// The same with the times of `controller.quorum.election.timeout.ms` and `controller.quorum.fetch.timeout.ms`. A voter
+    /// that hears of no leader stands for election after a random time between them, whichever is longer; four or more
+    /// heartbeats of the leader come in the shorter one.
+    pub fn with_timeouts(self, election: Duration, fetch: Duration) -> QuorumSettings {
+        let election_timeout_min = election.min(fetch).max(ELECTION_TIMEOUT_MIN);
+        let election_timeout_max = election.max(fetch).max(election_timeout_min * 3 / 2);
+        let heartbeat = self.heartbeat.min(election_timeout_min / 4);
+        QuorumSettings { heartbeat, election_timeout_min, election_timeout_max, ..self }
+    }
+}
+
 /// Why a node cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -168,4 +183,29 @@ pub enum StartError {
     /// The quorum did not start.
     #[error("the metadata quorum did not start: {0}")]
     Quorum(String),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whatever is configured, several heartbeats must come before somebody stands for election, and not all at one time.
+    #[test]
+    fn timeouts_leave_room_for_heartbeats_and_chance() {
+        let millis = Duration::from_millis;
+        let with = |election, fetch| QuorumSettings::default().with_timeouts(millis(election), millis(fetch));
+        assert_eq!(with(1000, 2000), QuorumSettings::default(), "those of Kafka change nothing");
+        for (election, fetch, heartbeat, least, most) in [
+            (2000, 1000, 200, 1000, 2000),
+            (300, 600, 75, 300, 600),
+            (4000, 10_000, 200, 4000, 10_000),
+            (1000, 1000, 200, 1000, 1500),
+            (0, 0, 12, 50, 75),
+        ] {
+            let found = with(election, fetch);
+            assert_eq!(found.heartbeat.as_millis(), heartbeat, "{election} {fetch}");
+            assert_eq!(found.election_timeout_min.as_millis(), least, "{election} {fetch}");
+            assert_eq!(found.election_timeout_max.as_millis(), most, "{election} {fetch}");
+        }
+    }
 }
