@@ -113,6 +113,17 @@ impl Broker {
         Broker::start_with(product, programs, folder, port, settings(product, folder, port)?)
     }
 
+    /// The same with more settings, a line each.
+    pub fn start_set(
+        product: Product,
+        programs: &Programs,
+        folder: &Path,
+        port: u16,
+        more: &str,
+    ) -> Result<Broker> {
+        Broker::start_with(product, programs, folder, port, settings(product, folder, port)? + more)
+    }
+
     /// Starts node `id`, from 1 up, of a cluster whose nodes have these ports and each the one behind it; on an empty folder, or on
     /// what it has left there.
     pub fn start_in_cluster(

@@ -154,7 +154,7 @@ impl Connection {
         }
     }
 
-    fn call<Q: Request>(&mut self, version: i16, request: &Q) -> Result<Q::Response> {
+    pub(crate) fn call<Q: Request>(&mut self, version: i16, request: &Q) -> Result<Q::Response> {
         self.correlation_id += 1;
         let header = RequestHeader::default()
             .with_request_api_key(Q::KEY)
@@ -190,22 +190,32 @@ impl Connection {
     }
 }
 
-fn name(topic: &str) -> TopicName {
+pub(crate) fn name(topic: &str) -> TopicName {
     TopicName(StrBytes::from_string(topic.to_owned()))
 }
 
 fn batch_of(value: Bytes) -> Result<Bytes> {
+    batch_from(value, NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE)
+}
+
+/// A batch of one record, from this producer.
+pub(crate) fn batch_from(
+    value: Bytes,
+    producer_id: i64,
+    producer_epoch: i16,
+    sequence: i32,
+) -> Result<Bytes> {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
     let record = Record {
         transactional: false,
         control: false,
         delete_horizon: false,
         partition_leader_epoch: NO_PARTITION_LEADER_EPOCH,
-        producer_id: NO_PRODUCER_ID,
-        producer_epoch: NO_PRODUCER_EPOCH,
+        producer_id,
+        producer_epoch,
         timestamp_type: TimestampType::Creation,
         offset: 0,
-        sequence: NO_SEQUENCE,
+        sequence,
         timestamp: i64::try_from(now.as_millis())?,
         key: None,
         value: Some(value),

@@ -7,6 +7,7 @@
 
 pub mod broker;
 pub mod client;
+pub mod coordination;
 pub mod process;
 pub mod raw_limit;
 pub mod table;
