@@ -1,6 +1,6 @@
 # scenario: cluster-copies: three nodes: programs copy in transactions while the node that coordinates them is killed: read_committed holds each record exactly once
 # tier: normal
-# limit: 300
+# limit: 600
 # soak limit: 5400
 # needs: python-new kafka-4.4.0 go-copier
 # each: franz-go

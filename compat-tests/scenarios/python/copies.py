@@ -1,6 +1,6 @@
 # scenario: copies: two programs copy in transactions while they and the broker are killed every few seconds: read_committed holds each record exactly once, read_uncommitted what was aborted too
 # tier: normal
-# limit: 300
+# limit: 600
 # soak limit: 5400
 # needs: python-new kafka-4.4.0 go-copier
 # each: java librdkafka franz-go

@@ -1,6 +1,6 @@
 # scenario: streams: Kafka Streams with exactly_once_v2: a word count and a windowed join are exactly right, though application and broker are killed and all state is restored from its changelogs
 # tier: normal
-# limit: 240
+# limit: 600
 # soak limit: 5400
 # needs: python-new kafka-$WITH
 # each: 4.4.0
@@ -71,7 +71,7 @@ for number in range(ROUNDS):
 count = feeding.stop()
 wanted = collections.Counter(word for number in range(count) for word in words(number))
 with check("all comes out"):
-    eventually(lambda: watch.count["counts"] >= wanted.total() and watch.count["pairs"] >= len(pairs(count)), f"{wanted.total()} counts and {len(pairs(count))} pairs", 60)
+    eventually(lambda: watch.count["counts"] >= wanted.total() and watch.count["pairs"] >= len(pairs(count)), f"{wanted.total()} counts and {len(pairs(count))} pairs", 60 * PATIENCE)
 application.end()
 with check("state was restored from the changelogs"):
     print("restored:", dict(restored()))
