@@ -1,5 +1,7 @@
 //! What a client asks of coordinators: groups of one member, their offsets, and producer ids.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use kafka_protocol::messages::join_group_request::JoinGroupRequestProtocol;
@@ -161,14 +163,18 @@ impl Connection {
         Ok(Some(partition.context("OffsetFetch answers without the partition")?.committed_offset))
     }
 
-    /// A new producer id.
+    /// A new producer id, as soon as the broker has one to give: it gets them in blocks.
     pub fn init_producer(&mut self) -> Result<Producer> {
         let request = InitProducerIdRequest::default()
             .with_transactional_id(None)
             .with_transaction_timeout_ms(60_000)
             .with_producer_id(ProducerId(-1))
             .with_producer_epoch(-1);
-        let answer = self.call(INIT_PRODUCER_ID_VERSION, &request)?;
+        let mut answer = self.call(INIT_PRODUCER_ID_VERSION, &request)?;
+        while NOT_YET.contains(&answer.error_code) {
+            std::thread::sleep(Duration::from_millis(1));
+            answer = self.call(INIT_PRODUCER_ID_VERSION, &request)?;
+        }
         succeeded("InitProducerId", answer.error_code)?;
         Ok(Producer { id: answer.producer_id.0, epoch: answer.producer_epoch, sequence: 0 })
     }
