@@ -3,6 +3,7 @@ import collections, random, shutil
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from harness import *
+import kwire
 
 PARTITIONS = 2
 PATIENCE = 1 if KLAMM else 4  # Apache Kafka takes long to start
@@ -128,6 +129,18 @@ def create(*topics, replicas=1, partitions=PARTITIONS):
         future.result(60)
 
 
+def coordinator(kind, name):
+    """The node that coordinates a group (kind 0) or a transactional id (kind 1)."""
+    def asked():
+        for address in BOOTSTRAP.split(","):
+            with contextlib.suppress(OSError, kwire.Closed):
+                told = kwire.Connection(address).call("FindCoordinator", 3, {"Key": name, "KeyType": kind})
+                if told["ErrorCode"] == 0:
+                    return told["NodeId"]
+
+    return eventually(asked, f"the coordinator of {name}", 30)
+
+
 def read(isolation, *topics, seconds=60):
     """All (key, value) of the topics that this isolation shows, up to their ends."""
     reader, records, ended, limit = consumer(isolation, topics, **{"enable.partition.eof": True}), [], set(), time.time() + seconds
@@ -158,6 +171,8 @@ def copier(name, number):
         return java("4.4.0", "org.apache.kafka.tools.TransactionalMessageCopier", "--broker-list", BOOTSTRAP, "--input-topic", "input",
                     "--input-partition", -1, "--output-topic", "output", "--consumer-group", "copiers", "--transactional-id", transactional_id,
                     "--transaction-size", 50, "--transaction-timeout", 6000, "--enable-random-aborts", "--group-mode", "--use-group-metadata")
+    if name.startswith("java-"):
+        return java(name.removeprefix("java-"), "PartitionCopier", BOOTSTRAP, "input", number, "output", "copiers", transactional_id)
     program = {"librdkafka": [sys.executable, f"{os.environ['CLIENTS']}/python/copier.py"], "franz-go": [f"{os.environ['GO_PROGRAMS']}/copier"]}[name]
     return [*program, BOOTSTRAP, "input", "output", "copiers", transactional_id]
 
@@ -175,13 +190,6 @@ class Copies:
 
     def go_on(self):
         print(self.watch.goes_on()["output"], "of", self.feed.count, "are in the output")
-
-    def kill_one(self):
-        random.choice(self.programs).kill()
-
-    def kill_both(self):
-        for program in self.programs:
-            program.kill()
 
     def rounds(self, count, *happenings):
         for number in range(count):
@@ -209,3 +217,17 @@ class Copies:
         print("starts of the programs:", [program.starts for program in self.programs])
         if failures:
             print(*(program.said()[-4000:] for program in self.programs), sep="\n")
+
+
+def program_killed(copies):
+    random.choice(copies.programs).kill()
+
+
+def broker_killed(_):
+    ask("kill")
+
+
+def all_killed(copies):
+    for program in copies.programs:
+        program.kill()
+    ask("kill")

@@ -11,7 +11,7 @@ poll, and at the latest before it gives a partition back. It says, a line each:
 A line on its standard input, or its end, asks it to leave; then it ends with 0. Its session lasts 6 s, that of an instance 30.
 """
 import collections
-from exactly_once import java
+from exactly_once import Feed, PATIENCE, create, java
 from harness import *
 
 CLIENTS = os.environ["CLIENTS"]
@@ -142,3 +142,56 @@ def none_after_its_commit(members):
 
     wrong = {value: reads for value, reads in handled(members).items() if len(reads) > 1 and again(reads)}
     equal(dict(list(wrong.items())[:10]), {}, f"{len(wrong)} were handled again after they were committed")
+
+
+class Team:
+    """A group under load: who was ever in it (everybody), who is now (present), and what it is fed with."""
+
+    def __init__(self, clients, assignor=None, partitions=10, a_second=300, replicas=1):
+        self.clients, self.assignor, self.partitions, self.everybody, self.present = clients, assignor, partitions, [], []
+        create("numbers", partitions=partitions, replicas=replicas)
+        behind = lambda count: count - sum(len(member.reads) for member in self.everybody)
+        self.feed = Feed(lambda number: [("numbers", None, f"{number}", 0)], a_second, partitions, behind)
+
+    def client(self, number):
+        return self.clients[number % len(self.clients)]
+
+    def join(self, instance=None, number=None):
+        """Starts a member: of the next client, or of the one that had this number."""
+        number = len(self.everybody) if number is None else number
+        member = Member(f"member-{len(self.everybody)}-{self.client(number)}", self.client(number), "team", self.assignor, instance)
+        member.number = number
+        self.everybody.append(member)
+        self.present.append(member)
+        return member
+
+    def settle(self, seconds=40 * PATIENCE):
+        """Waits until those that are present share all partitions and handle what is written from now on; returns how many ms each stood still."""
+        since = time.time()
+        shared = lambda: share_all(self.present, self.partitions)
+        eventually(shared, lambda: f"they share all: {[member.assigned for member in self.present]}", seconds)
+        count = self.feed.count
+        eventually(lambda: shared() and set(range(count)) <= set(handled(self.everybody)), lambda: f"all up to {count} is handled", seconds)
+        return [member.stood_still(since) for member in self.present]
+
+    def end(self):
+        """Lets all leave when all is handled, and judges what was handled."""
+        with check("all of them leave"):
+            count = self.feed.stop()
+            eventually(lambda: set(range(count)) <= set(handled(self.everybody)), "all is handled", 60 * PATIENCE)
+            stay = [member for member in self.present if member.instance]
+            for member in self.present:
+                if member not in stay:
+                    member.leave()
+            # A static one does not say that it leaves: who rebalances then waits for it until its session ends.
+            eventually(lambda: not stay or share_all(stay, self.partitions), "the static ones share all", 30)
+            for member in stay:
+                member.leave()
+        with check("none is lost"):
+            none_lost(self.everybody, count)
+        with check("none is handled again after it was committed"):
+            none_after_its_commit(self.everybody)
+        print(f"{count} records, {sum(len(member.reads) for member in self.everybody)} times handled by {len(self.everybody)} members")
+        if failures:
+            for member in self.everybody:
+                print(member.name, "had", *member.history, (WORK / (member.name + ".log")).read_text()[-1500:])

@@ -9,22 +9,9 @@
 # nodes: 3
 # broker: broker.session.timeout.ms=4000 broker.heartbeat.interval.ms=500 default.replication.factor=3 min.insync.replicas=2 transaction.abort.timed.out.transaction.cleanup.interval.ms=500
 from exactly_once import *
-from kwire import Closed, Connection
 
 ROUNDS = 60 if os.environ["SOAK"] else 3
-GROUP, TRANSACTION = 0, 1
-
-
-def coordinator(kind, name):
-    """The node that coordinates a group or a transactional id."""
-    def asked():
-        for address in BOOTSTRAP.split(","):
-            with contextlib.suppress(OSError, Closed):
-                told = Connection(address).call("FindCoordinator", 3, {"Key": name, "KeyType": kind})
-                if told["ErrorCode"] == 0:
-                    return told["NodeId"]
-
-    return eventually(asked, f"the coordinator of {name}", 30)
+GROUP, TRANSACTION = 0, 1  # kinds of coordinators
 
 
 def killed(kind, name, copies):
@@ -41,10 +28,6 @@ def coordinator_of_transactions_killed(copies):
 
 def coordinator_of_group_killed(copies):
     killed(GROUP, "copiers", copies)
-
-
-def program_killed(copies):
-    copies.kill_one()
 
 
 copies = Copies(WITH, replicas=3)

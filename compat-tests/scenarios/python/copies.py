@@ -12,20 +12,6 @@ from exactly_once import *
 
 ROUNDS = 100 if os.environ["SOAK"] else 3
 
-
-def program_killed(copies):
-    copies.kill_one()
-
-
-def broker_killed(_):
-    ask("kill")
-
-
-def all_killed(copies):
-    copies.kill_both()
-    ask("kill")
-
-
 copies = Copies(WITH)
 copies.rounds(ROUNDS, program_killed, broker_killed, all_killed)
 copies.judge()
