@@ -69,11 +69,12 @@ fn main() -> Result<()> {
     let programs = Programs::find(&products)?;
     let mut rows = Rows::new();
     for product in &products {
-        let mut seen = |line, value| rows.entry(line).or_default().entry(*product).or_default().push(value);
+        let mut seen = |line, value| {
+            eprintln!("{product}: {line}: {}", number(value));
+            rows.entry(line).or_default().entry(*product).or_default().push(value);
+        };
         many(*product, &programs, &arguments, &mut seen)?;
-        eprintln!("{product}: groups and producers are measured");
         load(*product, &programs, &arguments, &mut seen)?;
-        eprintln!("{product}: loading is measured");
     }
     println!("{}; {} groups, {} producer ids\n", machine(), arguments.groups, arguments.producers);
     println!("{}", table(&rows, &products));
@@ -90,8 +91,8 @@ fn many(
     let folder = tempfile::tempdir()?;
     let mut broker = Broker::start(product, programs, folder.path(), arguments.port)?;
     let mut connection = broker.connect()?;
-    connection.create_topic(TOPIC, 1)?;
     wait_for_coordinators(&mut broker, &mut connection)?;
+    connection.create_topic(TOPIC, 1)?;
     let before = broker.usage()?.resident_bytes;
     let members = at_once(&broker, arguments.groups, |connection, number| {
         let group = format!("group-{number}");
@@ -167,8 +168,8 @@ fn load(
     let folder = tempfile::tempdir()?;
     let mut broker = Broker::start_set(product, programs, folder.path(), arguments.port, one_log)?;
     let mut connection = broker.connect()?;
-    connection.create_topic(TOPIC, arguments.partitions)?;
     wait_for_coordinators(&mut broker, &mut connection)?;
+    connection.create_topic(TOPIC, arguments.partitions)?;
     let requests = arguments.million_commits * 1_000_000 / usize::try_from(arguments.partitions)?;
     for number in 0..requests {
         let group = format!("group-{}", number % COMMITTING_GROUPS);
