@@ -29,9 +29,9 @@ def check(name):
         yield
         print(f"ok {name} ({time.time() - begin:.1f} s)", flush=True)
     except Exception as e:
-        failures.append(name)
         where = traceback.extract_tb(e.__traceback__)[-1]
-        print(f"FAILED {name} ({time.time() - begin:.1f} s), line {where.lineno}: {type(e).__name__}: {e}", flush=True)
+        failures.append(f"{name} ({time.time() - begin:.1f} s), line {where.lineno}: {type(e).__name__}: {e}")
+        print(f"FAILED {failures[-1]}", flush=True)
 
 
 def equal(seen, wanted, what="seen"):
@@ -94,7 +94,7 @@ class SmallDisk:
 
 def finish():
     if failures:
-        print(f"{len(failures)} failed: " + "; ".join(failures), flush=True)
+        print(f"{len(failures)} failed:", *failures, sep="\n", flush=True)
     sys.stdout.flush()
     os._exit(1 if failures else 0)
 

@@ -51,6 +51,11 @@ class Cluster:
         for node in self.nodes:
             eventually(node.serves, f"node {node.number} serves", 40)
 
+    def connected(self, one, two):
+        """Whether a connection that either of two nodes opened to the other is open now."""
+        with self.lock:
+            return bool({(one, two), (two, one)} & {link[:2] for link in self.links})
+
     def sever(self, *pairs):
         """From now on nothing passes between these pairs of nodes; each is (from, to), of who opened the connection."""
         with self.lock:

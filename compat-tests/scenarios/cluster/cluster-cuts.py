@@ -37,8 +37,9 @@ def deaf(one, two, three):
 
 
 def apart(one, two, three):
-    """Two nodes lose each other, and the third sees both."""
-    cut((one, two), (two, one))
+    """Two nodes lose each other, and the third sees both. Not all pairs talk: two may both follow the third in all."""
+    first, second = next(pair for pair in ((one, two), (one, three), (two, three)) if cluster.connected(*pair))
+    cut((first, second), (second, first))
 
 
 def full(*nodes):
