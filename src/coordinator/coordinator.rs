@@ -2,8 +2,9 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
-use klamm_io::{Clock, Random};
+use klamm_io::{BoxFuture, Clock, Random};
 use klamm_metadata::Image;
 use klamm_model::LeaderEpoch;
 use klamm_partition::Partition;
@@ -34,6 +35,10 @@ pub trait GroupEnvironment: Send + Sync {
 
     /// The cluster as this node knows it.
     fn image(&self) -> Arc<Image>;
+
+    /// Whether no other node led a partition of `__consumer_offsets` at a time of the monotonic clock, though this one
+    /// believed to lead it. It may take a while to find out.
+    fn led_alone(&self, index: i32, time: Duration) -> BoxFuture<'_, bool>;
 }
 
 /// Serves the groups whose partitions of `__consumer_offsets` this node leads.

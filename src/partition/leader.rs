@@ -227,6 +227,19 @@ impl Partition {
         }
     }
 
+    /// Whether nobody else led at that time, as far as its followers have shown by fetching since: a successor would be
+    /// one of those in sync, of which there are as many as acknowledgements need.
+    pub fn was_leader_at(&self, time: Duration) -> bool {
+        let settings = self.settings.load();
+        let state = self.state.lock();
+        let Role::Leader(leader) = &state.role else { return false };
+        let may_lead = leader.isr.iter().chain(leader.proposed.iter().flatten());
+        leader.isr.len() >= leader.min_in_sync(&settings)
+            && may_lead
+                .filter(|node| **node != self.local)
+                .all(|node| leader.follower(*node).is_some_and(|follower| follower.followed_at(time)))
+    }
+
     /// As [`Partition::read`], for a replica, whose progress it notes if its epoch is the leader's and its log is the
     /// same as this one up to there.
     pub fn read_for_follower(

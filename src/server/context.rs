@@ -22,6 +22,7 @@ use crate::controller_channel::{ControllerChannel, ForController};
 use crate::fetch_sessions::FetchSessions;
 use crate::image_follower::Applied;
 use crate::isr_changes::IsrChanges;
+use crate::lease::Lease;
 use crate::lifecycle::registration_lost;
 use crate::limits::{Connections, RateLimit};
 use crate::listener::Endpoint;
@@ -68,6 +69,8 @@ pub(crate) struct Context {
     pub(crate) heartbeat_now: Notify,
     /// The epoch of this broker's registration; -1 before it has one.
     pub(crate) broker_epoch: AtomicI64,
+    /// Until when this broker is sure to lead what it leads.
+    pub(crate) lease: Lease,
     /// Why this process has no place in the cluster any more, once it hears of that.
     pub(crate) registration_lost: watch::Sender<Option<String>>,
     pub(crate) clock: Arc<dyn Clock>,

@@ -1,6 +1,7 @@
 //! The coordinators of this node, and what they see of it.
 
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 
 use klamm_config::BrokerConfig;
 use klamm_coordinator::transaction::WriteMarkers;
@@ -14,6 +15,7 @@ use klamm_model::{ErrorCode, ProducerId, topic_name};
 use klamm_partition::Partition;
 
 use crate::context::Context;
+use crate::lease;
 use crate::partition_table::PartitionTable;
 use crate::start::Machine;
 use crate::transaction_markers;
@@ -113,6 +115,15 @@ impl GroupEnvironment for Environment {
 
     fn image(&self) -> Arc<Image> {
         self.metadata.image()
+    }
+
+    fn led_alone(&self, index: i32, time: Duration) -> BoxFuture<'_, bool> {
+        Box::pin(async move {
+            match (self.context(), self.offsets_partition(index)) {
+                (Some(context), Some(partition)) => lease::led_alone(&context, &partition, time).await,
+                _ => false,
+            }
+        })
     }
 }
 

@@ -22,6 +22,7 @@ mod format;
 mod image_follower;
 mod isr_changes;
 mod leader_hints;
+mod lease;
 mod lifecycle;
 mod limits;
 mod listener;

@@ -298,9 +298,18 @@ async fn heartbeat(
         offline_log_dirs: context.store.offline_directory_ids(),
         ..Default::default()
     };
+    let sent = context.clock.monotonic();
     let answer = controller.ask(request, limit).await;
     match ErrorCode::from_code(answer.error_code).unwrap_or(ErrorCode::UnknownServerError) {
-        ErrorCode::None => Heartbeat::Taken(answer),
+        ErrorCode::None => {
+            if answer.is_fenced || want_shut_down {
+                context.lease.end();
+            } else {
+                let session = u64::try_from(context.config().broker_session_timeout_ms).unwrap_or(0);
+                context.lease.renew(sent, Duration::from_millis(session));
+            }
+            Heartbeat::Taken(answer)
+        }
         code @ (ErrorCode::BrokerIdNotRegistered | ErrorCode::StaleBrokerEpoch) => {
             Heartbeat::Lost(lost(code, context.node_id))
         }

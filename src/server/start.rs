@@ -29,6 +29,7 @@ use crate::directory_assignments;
 use crate::fetch_sessions::FetchSessions;
 use crate::image_follower::{self, Followed, Follower};
 use crate::isr_changes::{self, IsrChanges};
+use crate::lease::Lease;
 use crate::lifecycle;
 use crate::limits::{Connections, Limits, RateLimit};
 use crate::listener::{self, BindError, Bound};
@@ -249,6 +250,7 @@ fn compose(
         not_created_log: RateLimit::new(MALFORMED_LOG_EVERY),
         refused_log: RateLimit::new(MALFORMED_LOG_EVERY),
         creations_under_way: CreationsUnderWay::default(),
+        lease: Lease::default(),
         applied,
         moves: Notify::new(),
         heartbeat_now: Notify::new(),
@@ -477,6 +479,8 @@ pub(crate) fn topic_defaults(config: &BrokerConfig) -> TopicDefaults {
 
 #[cfg(test)]
 pub(crate) mod cluster_tests;
+#[cfg(test)]
+mod coordinator_tests;
 #[cfg(test)]
 mod full_disk_tests;
 #[cfg(test)]

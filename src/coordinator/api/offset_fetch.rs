@@ -1,5 +1,7 @@
 //! OffsetFetch: one group up to version 7, several from version 8 on; topics by id from version 10 on.
 
+use std::time::Duration;
+
 use klamm_metadata::Image;
 use klamm_model::{ErrorCode, Uuid};
 use klamm_protocol::messages::offset_fetch::{
@@ -12,6 +14,7 @@ use super::error_of;
 use super::repeats::Repeats;
 use crate::coordinator::{Client, GroupCoordinator};
 use crate::group::{Fetch, Reply, Request};
+use crate::partition_of;
 
 const FIRST_VERSION_WITH_GROUP_ERROR: i16 = 2;
 const FIRST_VERSION_WITH_GROUPS: i16 = 8;
@@ -19,14 +22,18 @@ const FIRST_VERSION_WITH_IDS: i16 = 10;
 
 impl GroupCoordinator {
     /// OffsetFetch. A partition without a commit is answered with offset -1.
+    ///
+    /// A coordinator that may have a successor answers COORDINATOR_NOT_AVAILABLE, so that no offset goes back (Kafka answers
+    /// what it had).
     pub async fn offset_fetch(&self, client: &Client, request: OffsetFetchRequest) -> OffsetFetchResponse {
         let version = client.api_version;
+        let asked_at = self.mailboxes.clock.monotonic();
         if version >= FIRST_VERSION_WITH_GROUPS {
             let mut response = OffsetFetchResponse::default();
             let mut repeats = Repeats::default();
             for group in request.groups {
                 let group_id = group.group_id.clone();
-                let fetched = self.fetch_group(version, group, request.require_stable);
+                let fetched = self.fetch_group(version, group, request.require_stable, asked_at);
                 response.groups.extend(repeats.answer(group_id, fetched, bytes_of).await);
             }
             return response;
@@ -43,7 +50,7 @@ impl GroupCoordinator {
         });
         let group_id = request.group_id;
         let group = OffsetFetchRequestGroup { group_id, topics: asked.clone(), ..Default::default() };
-        let fetched = self.fetch_group(version, group, request.require_stable).await;
+        let fetched = self.fetch_group(version, group, request.require_stable, asked_at).await;
         to_single(version, fetched, asked.unwrap_or_default())
     }
 
@@ -52,6 +59,7 @@ impl GroupCoordinator {
         version: i16,
         mut group: OffsetFetchRequestGroup,
         require_stable: bool,
+        asked_at: Duration,
     ) -> OffsetFetchResponseGroup {
         let image = self.env.image();
         let by_id = version >= FIRST_VERSION_WITH_IDS;
@@ -68,6 +76,11 @@ impl GroupCoordinator {
                 return OffsetFetchResponseGroup { group_id, error_code, ..Default::default() };
             }
         };
+        let index = partition_of(&group_id, self.env.offsets_partition_count());
+        if !self.env.led_alone(index, asked_at).await {
+            let error_code = ErrorCode::CoordinatorNotAvailable.code();
+            return OffsetFetchResponseGroup { group_id, error_code, ..Default::default() };
+        }
         fetched.topics.extend(refused);
         fetched
     }

@@ -17,7 +17,7 @@ use crate::partition_of;
 /// One mailbox for each partition of the topic that this node leads.
 pub(crate) struct Mailboxes<M: Machine> {
     settings: RuntimeSettings,
-    clock: Arc<dyn Clock>,
+    pub(crate) clock: Arc<dyn Clock>,
     host: Arc<dyn Host<M>>,
     led: Mutex<Led<M>>,
 }

@@ -2,12 +2,13 @@
 
 mod memory;
 
+use std::future::ready;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use klamm_coordinator::{Client, GroupCoordinator, GroupEnvironment, GroupSettings};
-use klamm_io::{Disk, SystemClock};
+use klamm_io::{BoxFuture, Disk, SystemClock};
 use klamm_metadata::Image;
 use klamm_model::{ErrorCode, LeaderEpoch, NodeId, Offset, TopicPartition, Uuid};
 use klamm_partition::{FollowerProgress, Leadership, Partition, PartitionSettings};
@@ -78,6 +79,10 @@ impl GroupEnvironment for Node {
 
     fn image(&self) -> Arc<Image> {
         self.rest.image()
+    }
+
+    fn led_alone(&self, _index: i32, _time: Duration) -> BoxFuture<'_, bool> {
+        Box::pin(ready(true))
     }
 }
 

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use klamm_io::Clock;
 use klamm_model::{ErrorCode, IsolationLevel, LeaderEpoch, NodeId, Offset, ProducerEpoch, ProducerId};
 use klamm_partition::{
     ActiveBrokers, AppendError, AppendOptions, Appended, Fetched, FollowerProgress, IsrAnswer, Leadership,
@@ -358,4 +359,27 @@ fn only_a_replica_of_an_active_broker_is_proposed() {
     brokers.replace([(LEADER, 1), (FOLLOWER, 5)].into());
     assert!(fetched());
     assert_eq!(leader.partition.propose_isr_change().unwrap().isr, [(LEADER, -1), (FOLLOWER, 5)]);
+}
+
+/// What a leader has only read from itself is certain when its followers show that they follow it still. One fetch is not
+/// enough: it may have been under way since before they left.
+#[test]
+fn followers_that_fetch_show_that_nobody_else_leads() {
+    let (leader, _) = pair(PartitionSettings { in_sync_replicas_min: 2, ..Default::default() });
+    let fetches = |log_end| leader.partition.follower_fetched(FollowerProgress::at(FOLLOWER, log_end));
+    fetches(0);
+    fetches(0);
+    leader.clock.advance(Duration::from_millis(1));
+    let time = leader.clock.monotonic();
+    assert!(!leader.partition.was_leader_at(time), "what was before shows nothing");
+    fetches(0);
+    assert!(!leader.partition.was_leader_at(time), "it may be an old one");
+    fetches(0);
+    assert!(leader.partition.was_leader_at(time));
+
+    let alone = Leadership { partition_epoch: 1, ..leadership(0, &[LEADER]) };
+    leader.partition.become_leader(&alone).unwrap();
+    assert!(!leader.partition.was_leader_at(time), "one that is eligible may lead without this one");
+    leader.partition.become_follower(&leadership(1, &[LEADER, FOLLOWER]));
+    assert!(!leader.partition.was_leader_at(time));
 }

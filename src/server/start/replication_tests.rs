@@ -1,7 +1,6 @@
 //! Records on three nodes in one process, on real sockets and simulated disks.
 
-use klamm_model::topic_name::TRANSACTION_STATE;
-use klamm_model::{ErrorCode, NodeId, ProducerEpoch, ProducerId};
+use klamm_model::{ErrorCode, NodeId};
 use klamm_partition::PartitionOffsets;
 use klamm_protocol::messages::alter_partition_reassignments::{
     AlterPartitionReassignmentsRequest, ReassignablePartition, ReassignableTopic,
@@ -10,14 +9,12 @@ use klamm_protocol::messages::create_topics::{CreatableTopic, CreatableTopicConf
 use klamm_protocol::messages::delete_records::{
     DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsResponse, DeleteRecordsTopic,
 };
-use klamm_protocol::messages::end_txn::{EndTxnRequest, EndTxnResponse};
 use klamm_protocol::messages::fetch::{
     FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData, ReplicaState,
 };
 use klamm_protocol::messages::incremental_alter_configs::{
     AlterConfigsResource, AlterableConfig, IncrementalAlterConfigsRequest,
 };
-use klamm_protocol::messages::init_producer_id::{InitProducerIdRequest, InitProducerIdResponse};
 use klamm_protocol::messages::produce::{
     PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData,
 };
@@ -35,7 +32,7 @@ fn clients_address(server: &Server) -> SocketAddr {
 }
 
 /// Makes a topic of one partition that all three nodes have.
-async fn create(servers: &[Server], name: &str, configs: &[(&str, &str)]) {
+pub(super) async fn create(servers: &[Server], name: &str, configs: &[(&str, &str)]) {
     let configs = configs.iter().map(|(name, value)| CreatableTopicConfig {
         name: (*name).to_owned(),
         value: Some((*value).to_owned()),
@@ -57,7 +54,7 @@ async fn create(servers: &[Server], name: &str, configs: &[(&str, &str)]) {
 }
 
 /// The node that leads the topic's partition.
-fn leader_of<'a>(servers: &'a [Server], topic: &str) -> &'a Server {
+pub(super) fn leader_of<'a>(servers: &'a [Server], topic: &str) -> &'a Server {
     let leads = |server: &&Server| {
         server.context.partitions.by_name(topic, 0).is_some_and(|partition| partition.is_leader())
     };
@@ -65,7 +62,7 @@ fn leader_of<'a>(servers: &'a [Server], topic: &str) -> &'a Server {
 }
 
 /// As [`ask`], for a version whose header ends with tags.
-async fn ask_flexible(
+pub(super) async fn ask_flexible(
     server: &Server,
     api_key: i16,
     version: i16,
@@ -80,7 +77,7 @@ fn one_record() -> RecordsField {
     RecordsField::from(batch.build())
 }
 
-fn produce_request(topic: &str, acks: i16, records: Option<RecordsField>) -> ProduceRequest {
+pub(super) fn produce_request(topic: &str, acks: i16, records: Option<RecordsField>) -> ProduceRequest {
     let partition = PartitionProduceData { index: 0, records };
     let topic =
         TopicProduceData { name: topic.to_owned(), partition_data: vec![partition], ..Default::default() };
@@ -97,7 +94,7 @@ async fn produce(server: &Server, topic: &str, acks: i16) -> (ErrorCode, i64) {
 }
 
 /// Waits until a partition is as wanted on a node.
-async fn until_offsets(server: &Server, topic: &str, wanted: impl Fn(PartitionOffsets) -> bool) {
+pub(super) async fn until_offsets(server: &Server, topic: &str, wanted: impl Fn(PartitionOffsets) -> bool) {
     let partition = server.context.partitions.by_name(topic, 0).unwrap();
     let wake = Arc::new(Notify::new());
     let reached = async {
@@ -192,77 +189,6 @@ async fn another_replica_leads_when_the_leader_is_gone_and_the_old_one_follows()
     until_in_sync(cluster.node(new), "three", 3).await;
     let back = cluster.node(old).context.partitions.by_name("three", 0).unwrap();
     assert_eq!((back.is_leader(), back.offsets().log_end), (false, 4));
-}
-
-/// A transaction in a partition whose leader is not the coordinator: the coordinator is asked before the first append,
-/// and writes its marker at the other node.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_transaction_ends_on_another_node_than_its_coordinator_s() {
-    let Cluster { servers, .. } = &Cluster::start().await;
-    create(servers, "three", &[]).await;
-    let leader = leader_of(servers, "three");
-    crate::topic_creation::create_for_coordinator(&leader.context, TRANSACTION_STATE).await;
-    for server in servers {
-        until(server, "the coordinators", |image| image.topic_by_name(TRANSACTION_STATE).is_some()).await;
-        server.context.await_applied(10_000).await;
-    }
-    let (id, coordinator) = id_and_coordinator_elsewhere(servers, leader.context.node_id);
-    let (producer_id, producer_epoch) = init_producer(coordinator, &id).await;
-
-    let mut batch = BatchBuilder::v2(BatchSettings {
-        producer_id: ProducerId(producer_id),
-        producer_epoch: ProducerEpoch(producer_epoch),
-        base_sequence: 0,
-        transactional: true,
-        ..Default::default()
-    });
-    batch.append(1, None, Some(b"value"), &[]);
-    let records = Some(RecordsField::from(batch.build()));
-    let mut request = produce_request("three", -1, records);
-    request.transactional_id = Some(id.clone());
-    let body = ask_flexible(leader, 0, 12, &request).await;
-    let answer = ProduceResponse::decode(&mut Reader::new(body), 12).unwrap();
-    assert_eq!(answer.responses[0].partition_responses[0].error_code, 0);
-    let partition = leader.context.partitions.by_name("three", 0).unwrap();
-    assert_eq!(partition.offsets().last_stable, 0, "it is open");
-
-    let end = EndTxnRequest { transactional_id: id, producer_id, producer_epoch, committed: true };
-    let body = ask_flexible(coordinator, 26, 5, &end).await;
-    assert_eq!(EndTxnResponse::decode(&mut Reader::new(body), 5).unwrap().error_code, 0);
-    until_offsets(leader, "three", |offsets| offsets.last_stable == 2).await;
-}
-
-/// A transactional id whose coordinator is another node than one, and that node.
-fn id_and_coordinator_elsewhere(servers: &[Server], not: NodeId) -> (String, &Server) {
-    let image = servers[0].context.image();
-    let topic = image.topic_by_name(TRANSACTION_STATE).unwrap();
-    let found = (0..).find_map(|number| {
-        let id = format!("id-{number}");
-        let index = klamm_coordinator::partition_of(&id, topic.partitions.len() as i32);
-        let node = topic.partition(index).unwrap().leader.filter(|leader| *leader != not)?;
-        servers.iter().find(|server| server.context.node_id == node).map(|server| (id, server))
-    });
-    found.expect("partitions are spread")
-}
-
-/// The id and epoch of a producer, once its coordinator has loaded what it knows.
-async fn init_producer(coordinator: &Server, id: &str) -> (i64, i16) {
-    let request = InitProducerIdRequest {
-        transactional_id: Some(id.to_owned()),
-        transaction_timeout_ms: 60_000,
-        ..Default::default()
-    };
-    loop {
-        let body = ask_flexible(coordinator, 22, 4, &request).await;
-        let answer = InitProducerIdResponse::decode(&mut Reader::new(body), 4).unwrap();
-        match ErrorCode::from_code(answer.error_code).unwrap() {
-            ErrorCode::None => return (answer.producer_id, answer.producer_epoch),
-            ErrorCode::CoordinatorLoadInProgress | ErrorCode::NotCoordinator => {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-            code => panic!("{code}"),
-        }
-    }
 }
 
 /// A partition moves to a node that had nothing of it, and leaves nothing behind.

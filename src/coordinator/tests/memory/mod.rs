@@ -1,7 +1,9 @@
 //! A log in memory, and the surroundings that a coordinator needs.
 #![allow(dead_code, reason = "each test file uses its part of this")]
 
+use std::future::ready;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use klamm_coordinator::GroupEnvironment;
@@ -215,5 +217,9 @@ impl GroupEnvironment for Surroundings {
 
     fn image(&self) -> Arc<Image> {
         self.image.lock().clone()
+    }
+
+    fn led_alone(&self, _index: i32, _time: Duration) -> BoxFuture<'_, bool> {
+        Box::pin(ready(true))
     }
 }

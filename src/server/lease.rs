@@ -1,0 +1,67 @@
+//! How sure this broker may be that it still leads what it leads.
+//!
+//! What is written is safe whoever believes to lead: it is acknowledged only when the replicas have it. What is only
+//! read is not: a broker that was cut off, or stood still for longer than its session, has been fenced, and others have gone
+//! on without it, which it does not know yet. Consumers see nothing wrong in its logs, which end earlier. But the offsets of a
+//! group that it would tell are older than those that its successor has committed.
+//!
+//! So it counts from each heartbeat that the controller took: until a session later nobody is elected in its place.
+//! Where the controllers are silent that time passes, though the brokers work on; then the followers' fetches tell.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use klamm_partition::Partition;
+
+use crate::context::Context;
+
+/// How long it waits before it looks at the followers again.
+const PAUSE: Duration = Duration::from_millis(25);
+
+/// Until when no other broker is elected in this one's place.
+#[derive(Default)]
+pub(crate) struct Lease {
+    /// In ms of the monotonic clock.
+    until: AtomicU64,
+}
+
+impl Lease {
+    /// The controller took a heartbeat that was sent at `sent`, and the session goes on for that long from then, at
+    /// least.
+    pub(crate) fn renew(&self, sent: Duration, session: Duration) {
+        self.until.store(millis(sent.saturating_add(session)), Ordering::Release);
+    }
+
+    /// The controller has fenced this broker.
+    pub(crate) fn end(&self) {
+        self.until.store(0, Ordering::Release);
+    }
+
+    /// Whether it was the leader of all that it led, up to `now`.
+    pub(crate) fn holds(&self, now: Duration) -> bool {
+        millis(now) < self.until.load(Ordering::Acquire)
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Whether nobody else led a partition at `time`, though this broker believed to lead it. Without a lease it waits for the
+/// replicas in sync to fetch, as long as those that have nothing to fetch take.
+pub(crate) async fn led_alone(context: &Context, partition: &Partition, time: Duration) -> bool {
+    if context.lease.holds(context.clock.monotonic()) {
+        return partition.is_leader();
+    }
+    let fetch_wait = u64::try_from(context.config().replica_fetch_wait_max_ms).unwrap_or(0);
+    let deadline = time.saturating_add(3 * Duration::from_millis(fetch_wait));
+    loop {
+        if partition.was_leader_at(time) {
+            return true;
+        }
+        if context.clock.monotonic() >= deadline {
+            return false;
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}

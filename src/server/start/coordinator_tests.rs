@@ -1,0 +1,128 @@
+//! Coordinators on three nodes in one process, on real sockets and simulated disks.
+
+use klamm_model::topic_name::{GROUP_METADATA, TRANSACTION_STATE};
+use klamm_model::{ErrorCode, NodeId, ProducerEpoch, ProducerId};
+use klamm_protocol::messages::end_txn::{EndTxnRequest, EndTxnResponse};
+use klamm_protocol::messages::init_producer_id::{InitProducerIdRequest, InitProducerIdResponse};
+use klamm_protocol::messages::offset_fetch::{OffsetFetchRequest, OffsetFetchResponse};
+use klamm_protocol::messages::produce::ProduceResponse;
+use klamm_protocol::{Message, Reader, RecordsField};
+use klamm_records::{BatchBuilder, BatchSettings};
+
+use super::cluster_tests::{Cluster, until};
+use super::replication_tests::{ask_flexible, create, leader_of, produce_request, until_offsets};
+use super::*;
+
+/// Makes the topic of the coordinators of one kind.
+async fn create_coordinators(servers: &[Server], topic: &'static str) {
+    crate::topic_creation::create_for_coordinator(&servers[0].context, topic).await;
+    for server in servers {
+        until(server, "the coordinators", |image| image.topic_by_name(topic).is_some()).await;
+        server.context.await_applied(10_000).await;
+    }
+}
+
+/// A transaction in a partition whose leader is not the coordinator: the coordinator is asked before the first append,
+/// and writes its marker at the other node.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transaction_ends_on_another_node_than_its_coordinator_s() {
+    let Cluster { servers, .. } = &Cluster::start().await;
+    create(servers, "three", &[]).await;
+    let leader = leader_of(servers, "three");
+    create_coordinators(servers, TRANSACTION_STATE).await;
+    let (id, coordinator) = id_and_coordinator_elsewhere(servers, leader.context.node_id);
+    let (producer_id, producer_epoch) = init_producer(coordinator, &id).await;
+
+    let mut batch = BatchBuilder::v2(BatchSettings {
+        producer_id: ProducerId(producer_id),
+        producer_epoch: ProducerEpoch(producer_epoch),
+        base_sequence: 0,
+        transactional: true,
+        ..Default::default()
+    });
+    batch.append(1, None, Some(b"value"), &[]);
+    let records = Some(RecordsField::from(batch.build()));
+    let mut request = produce_request("three", -1, records);
+    request.transactional_id = Some(id.clone());
+    let body = ask_flexible(leader, 0, 12, &request).await;
+    let answer = ProduceResponse::decode(&mut Reader::new(body), 12).unwrap();
+    assert_eq!(answer.responses[0].partition_responses[0].error_code, 0);
+    let partition = leader.context.partitions.by_name("three", 0).unwrap();
+    assert_eq!(partition.offsets().last_stable, 0, "it is open");
+
+    let end = EndTxnRequest { transactional_id: id, producer_id, producer_epoch, committed: true };
+    let body = ask_flexible(coordinator, 26, 5, &end).await;
+    assert_eq!(EndTxnResponse::decode(&mut Reader::new(body), 5).unwrap().error_code, 0);
+    until_offsets(leader, "three", |offsets| offsets.last_stable == 2).await;
+}
+
+/// A transactional id whose coordinator is another node than one, and that node.
+fn id_and_coordinator_elsewhere(servers: &[Server], not: NodeId) -> (String, &Server) {
+    let image = servers[0].context.image();
+    let topic = image.topic_by_name(TRANSACTION_STATE).unwrap();
+    let found = (0..).find_map(|number| {
+        let id = format!("id-{number}");
+        let index = klamm_coordinator::partition_of(&id, topic.partitions.len() as i32);
+        let node = topic.partition(index).unwrap().leader.filter(|leader| *leader != not)?;
+        servers.iter().find(|server| server.context.node_id == node).map(|server| (id, server))
+    });
+    found.expect("partitions are spread")
+}
+
+/// The id and epoch of a producer, once its coordinator has loaded what it knows.
+async fn init_producer(coordinator: &Server, id: &str) -> (i64, i16) {
+    let request = InitProducerIdRequest {
+        transactional_id: Some(id.to_owned()),
+        transaction_timeout_ms: 60_000,
+        ..Default::default()
+    };
+    loop {
+        let body = ask_flexible(coordinator, 22, 4, &request).await;
+        let answer = InitProducerIdResponse::decode(&mut Reader::new(body), 4).unwrap();
+        match ErrorCode::from_code(answer.error_code).unwrap() {
+            ErrorCode::None => return (answer.producer_id, answer.producer_epoch),
+            ErrorCode::CoordinatorLoadInProgress | ErrorCode::NotCoordinator => {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            code => panic!("{code}"),
+        }
+    }
+}
+
+/// Asks for all offsets of a group, once its coordinator has loaded what it knows.
+async fn group_error(coordinator: &Server) -> ErrorCode {
+    let request = OffsetFetchRequest { group_id: "group".to_owned(), topics: None, ..Default::default() };
+    loop {
+        let body = ask_flexible(coordinator, 9, 7, &request).await;
+        let answer = OffsetFetchResponse::decode(&mut Reader::new(body), 7).unwrap();
+        match ErrorCode::from_code(answer.error_code).unwrap() {
+            ErrorCode::CoordinatorLoadInProgress => tokio::time::sleep(Duration::from_millis(20)).await,
+            code => return code,
+        }
+    }
+}
+
+/// A coordinator that hears neither controllers nor followers may have a successor by now, which knows later commits.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_coordinator_that_is_cut_off_tells_no_offsets() {
+    let mut cluster = Cluster::start().await;
+    create_coordinators(&cluster.servers, GROUP_METADATA).await;
+    let image = cluster.servers[0].context.image();
+    let topic = image.topic_by_name(GROUP_METADATA).unwrap();
+    let index = klamm_coordinator::partition_of("group", topic.partitions.len() as i32);
+    let coordinator = topic.partition(index).unwrap().leader.unwrap();
+    assert_eq!(group_error(cluster.node(coordinator)).await, ErrorCode::None);
+
+    // While the controllers are silent, the followers are enough.
+    cluster.node(coordinator).context.lease.end();
+    assert_eq!(group_error(cluster.node(coordinator)).await, ErrorCode::None);
+
+    for other in (1..=3).map(NodeId).filter(|node| *node != coordinator) {
+        cluster.kill(other);
+    }
+    let clock = &cluster.node(coordinator).context.clock;
+    while cluster.node(coordinator).context.lease.holds(clock.monotonic()) {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(group_error(cluster.node(coordinator)).await, ErrorCode::CoordinatorNotAvailable);
+}
