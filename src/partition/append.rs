@@ -180,7 +180,8 @@ impl Partition {
         };
         if !batches.is_empty() {
             self.check_fits_a_segment(batches)?;
-            appended.flush_due = self.log().append(batches)?.flush_due;
+            let in_log = self.space.note(self.log().append(batches), self.clock.monotonic())?;
+            appended.flush_due = in_log.flush_due;
             self.after_local_append(rules.leader_epoch);
         }
         Ok(appended)

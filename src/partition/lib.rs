@@ -16,6 +16,7 @@ mod progress;
 mod read;
 mod sequence;
 mod settings;
+mod space;
 mod transactions;
 mod verifications;
 mod waiters;
@@ -48,6 +49,7 @@ pub use watermarks::PartitionOffsets;
 use leader::LeaderState;
 use moving::Moving;
 use planted::planted;
+use space::Space;
 use verifications::Verifications;
 use waiters::Waiters;
 use watermarks::Watermarks;
@@ -69,6 +71,7 @@ pub struct Partition {
     writer: Mutex<()>,
     state: Mutex<State>,
     waiters: Waiters,
+    space: Space,
     /// Taken after any other lock, and held for a few instructions.
     verifications: Mutex<Verifications>,
 }
@@ -117,6 +120,7 @@ impl Partition {
             writer: Mutex::new(()),
             state: Mutex::new(state),
             waiters: Waiters::default(),
+            space: Space::default(),
             verifications: Mutex::default(),
         }
     }
@@ -155,6 +159,11 @@ impl Partition {
     /// told.
     pub fn has_lost_records(&self) -> bool {
         self.state.lock().has_lost_records
+    }
+
+    /// Whether the disk has no room for more of its records: another replica should lead.
+    pub fn lacks_space(&self) -> bool {
+        self.space.is_lacking(self.clock.monotonic())
     }
 
     /// The leader that it follows or is.

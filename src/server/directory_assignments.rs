@@ -1,8 +1,8 @@
 //! Telling the controller in which log directory each replica is, so that it elects nobody whose directory is offline
 //! (KIP-858). A broker with one directory is assumed to use it; this tells what is otherwise.
 //!
-//! A replica that cannot serve, or lacks what it had told that it has, is told to be in no directory: it leaves the ISR,
-//! and another one leads. Kafka takes the whole directory offline then. The last one in sync is not told of: nobody
+//! A replica that cannot serve, whose disk has no room for more, or that lacks what it had told that it has, is told to be
+//! in no directory: it leaves the ISR, and another one leads. Kafka takes the whole directory offline then. The last one in sync is not told of: nobody
 //! could take its place.
 
 use std::collections::BTreeMap;
@@ -24,8 +24,9 @@ use crate::stop::Stop;
 /// How many replicas one request tells of, as in Kafka.
 const REPLICAS_MAX: usize = 2250;
 
-/// How often it is looked again when no metadata have changed: a move into another directory ends without that.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// How often it is looked again when no metadata have changed: a move into another directory ends without that, and a disk
+/// becomes full.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// How long it waits after a change of the metadata, so that many new partitions make one request.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -83,8 +84,9 @@ fn directory_of(local: &LocalTopic, index: i32, state: &PartitionState, node: No
     if log.as_ref().is_some_and(|log| !log.is_directory_online()) {
         return log.map(|log| log.directory_id());
     }
-    let has_failed =
-        |partition: &Partition| partition.log().failure().is_some() || partition.has_lost_records();
+    let has_failed = |partition: &Partition| {
+        partition.log().failure().is_some() || partition.has_lost_records() || partition.lacks_space()
+    };
     if local.offline.contains(&index) || partition.is_some_and(|partition| has_failed(partition)) {
         let has_others = state.isr.iter().any(|member| *member != node);
         return (has_others || state.directory_of(node) == DIRECTORY_LOST).then_some(DIRECTORY_LOST);

@@ -464,6 +464,31 @@ async fn another_replica_leads_where_the_one_that_was_elected_has_a_full_disk() 
     assert_eq!((back.is_leader(), back.offsets().log_end), (false, 2));
 }
 
+/// A leader that cannot append serves nobody who writes, though others could. It follows again when it has room.
+#[tokio::test(flavor = "multi_thread")]
+async fn another_replica_leads_where_the_disk_of_the_leader_becomes_full() {
+    let cluster = Cluster::start().await;
+    let servers = &cluster.servers;
+    create(servers, "three", &[]).await;
+    let full = leader_of(servers, "three");
+    let disk = cluster.disk(full.context.node_id);
+    let is_full = disk.inject(Fault::new(Failure::NoSpace).of(OperationKind::Write).on("three-0"));
+    assert_eq!(produce(full, "three", -1).await.0, ErrorCode::KafkaStorageError);
+    let old = full.context.node_id;
+    let leader = |image: &klamm_metadata::Image| image.topic_by_name("three").unwrap().partitions[0].leader;
+    for server in servers {
+        until(server, "another leader", |image| leader(image).is_some_and(|node| node != old)).await;
+        server.context.await_applied(10_000).await;
+    }
+    let leader = leader_of(servers, "three");
+    until_in_sync(leader, "three", 2).await;
+    assert_eq!(produce(leader, "three", -1).await, (ErrorCode::None, 0), "the full one is not waited for");
+
+    disk.clear(is_full);
+    until_in_sync(leader, "three", 3).await;
+    assert_eq!(full.context.partitions.by_name("three", 0).unwrap().offsets().log_end, 1);
+}
+
 /// Whoever can reach the port can send a Fetch that names a replica. Only a broker that tells its registration and the
 /// leader's epoch says what that replica has.
 #[tokio::test(flavor = "multi_thread")]

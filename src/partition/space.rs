@@ -1,0 +1,41 @@
+//! Whether the disk has room for more records, as far as the last appends tell.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use klamm_storage::{StorageError, StorageErrorKind};
+
+/// For how long an append that found no room counts. What leads or follows where records are written tries again much
+/// sooner; where nothing is written, nobody knows better.
+const COUNTS_FOR: Duration = Duration::from_secs(30);
+
+/// When an append last found no room.
+#[derive(Default)]
+pub(crate) struct Space {
+    /// In ms of the monotonic clock, and one more; 0 when the last append found room.
+    refused_at: AtomicU64,
+}
+
+impl Space {
+    /// Notes what came of an append, and hands it on.
+    pub(crate) fn note<T>(
+        &self,
+        appended: Result<T, StorageError>,
+        now: Duration,
+    ) -> Result<T, StorageError> {
+        match &appended {
+            Ok(_) => self.refused_at.store(0, Ordering::Relaxed),
+            Err(error) if error.kind == StorageErrorKind::DiskFull => {
+                let now_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
+                self.refused_at.store(now_ms.saturating_add(1), Ordering::Relaxed);
+            }
+            Err(_) => {}
+        }
+        appended
+    }
+
+    pub(crate) fn is_lacking(&self, now: Duration) -> bool {
+        let refused_at = Duration::from_millis(self.refused_at.load(Ordering::Relaxed));
+        !refused_at.is_zero() && now.saturating_sub(refused_at) < COUNTS_FOR
+    }
+}
