@@ -234,6 +234,11 @@ impl PartitionState {
         let place = self.replicas.iter().position(|id| *id == replica);
         place.and_then(|place| self.directories.get(place).copied()).unwrap_or(Uuid::ZERO)
     }
+
+    /// The replicas that are in no log directory, as their brokers have told.
+    pub fn lost_replicas(&self) -> impl Iterator<Item = NodeId> {
+        self.replicas.iter().copied().filter(|id| self.directory_of(*id) == DIRECTORY_LOST)
+    }
 }
 
 impl Broker {

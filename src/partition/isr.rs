@@ -74,8 +74,12 @@ impl ActiveBrokers {
 }
 
 impl LeaderState {
-    /// Whether a follower that is not in sync may become so, as far as its broker goes. It must have fetched.
+    /// Whether a follower that is not in sync may become so, as far as its broker and its directory go. It must have
+    /// fetched.
     pub(crate) fn may_join(&self, node: NodeId, brokers: &ActiveBrokers) -> bool {
+        if self.lost.contains(&node) {
+            return false;
+        }
         let broker_epoch = self.follower(node).and_then(|follower| follower.broker_epoch);
         broker_epoch.is_some_and(|epoch| brokers.holds(node, epoch))
     }

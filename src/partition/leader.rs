@@ -23,6 +23,8 @@ pub struct Leadership {
     pub replicas: Vec<NodeId>,
     /// Those in sync.
     pub isr: Vec<NodeId>,
+    /// Those that are in no log directory, as their brokers have told: they cannot come to be in sync.
+    pub lost: Vec<NodeId>,
 }
 
 /// The leader's view.
@@ -33,6 +35,7 @@ pub(crate) struct LeaderState {
     epoch_start: Offset,
     pub(crate) replicas: Vec<NodeId>,
     pub(crate) isr: Vec<NodeId>,
+    pub(crate) lost: Vec<NodeId>,
     /// The in-sync replicas that the controller was asked for, while its answer is not known. Each of them may be
     /// one already, so that the high watermark waits for all of both (KIP-497).
     pub(crate) proposed: Option<Vec<NodeId>>,
@@ -48,6 +51,7 @@ impl LeaderState {
             epoch_start,
             replicas: Vec::new(),
             isr: Vec::new(),
+            lost: Vec::new(),
             proposed: None,
             followers: Vec::new(),
         }
@@ -66,6 +70,7 @@ impl LeaderState {
         self.partition_epoch = leadership.partition_epoch;
         self.replicas.clone_from(&leadership.replicas);
         self.isr.clone_from(&leadership.isr);
+        self.lost.clone_from(&leadership.lost);
         self.followers.retain(|follower| leadership.replicas.contains(&follower.node));
         for node in leadership.replicas.iter().filter(|node| **node != self.local) {
             if self.follower(*node).is_none() {

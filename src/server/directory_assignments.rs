@@ -84,12 +84,15 @@ fn directory_of(local: &LocalTopic, index: i32, state: &PartitionState, node: No
     if log.as_ref().is_some_and(|log| !log.is_directory_online()) {
         return log.map(|log| log.directory_id());
     }
-    let has_failed = |partition: &Partition| {
-        partition.log().failure().is_some() || partition.has_lost_records() || partition.lacks_space()
-    };
+    let has_others = state.isr.iter().any(|member| *member != node);
+    let has_failed =
+        |partition: &Partition| partition.log().failure().is_some() || partition.has_lost_records();
     if local.offline.contains(&index) || partition.is_some_and(|partition| has_failed(partition)) {
-        let has_others = state.isr.iter().any(|member| *member != node);
         return (has_others || state.directory_of(node) == DIRECTORY_LOST).then_some(DIRECTORY_LOST);
+    }
+    // It can be read: when the others are gone, it leads again.
+    if has_others && partition.is_some_and(|partition| partition.lacks_space()) {
+        return Some(DIRECTORY_LOST);
     }
     log.map(|log| log.directory_id())
 }

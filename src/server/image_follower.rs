@@ -92,6 +92,7 @@ fn nobody() -> Leadership {
         partition_epoch: i32::MAX,
         replicas: Vec::new(),
         isr: Vec::new(),
+        lost: Vec::new(),
     }
 }
 
@@ -455,6 +456,7 @@ impl Follower {
             partition_epoch: state.partition_epoch,
             replicas: state.replicas.clone(),
             isr: state.isr.clone(),
+            lost: state.lost_replicas().collect(),
         };
         if state.leader == Some(self.node_id) {
             partition.become_leader(&leadership)?;

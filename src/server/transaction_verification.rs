@@ -178,6 +178,7 @@ mod tests {
             partition_epoch: 0,
             replicas: vec![node],
             isr: vec![node],
+            lost: Vec::new(),
         };
         partition.become_leader(&leadership).unwrap();
         (partition, store)

@@ -58,6 +58,7 @@ impl Node {
             partition_epoch: epoch,
             replicas: vec![LEADER, FOLLOWER],
             isr: vec![LEADER, FOLLOWER],
+            lost: Vec::new(),
         };
         self.partition.become_leader(&leadership).expect("it leads");
     }

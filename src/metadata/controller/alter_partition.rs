@@ -8,7 +8,7 @@ use super::ControllerContext;
 use super::brokers::change_record;
 use super::election::{ElectionRules, PartitionTarget};
 use crate::apply::changed;
-use crate::image::{Image, PartitionState, RecoveryState};
+use crate::image::{DIRECTORY_LOST, Image, PartitionState, RecoveryState};
 use crate::planted::planted;
 
 /// Changes the ISR of partitions that the asking broker leads. A reply of 0 carries the new state. Any other code
@@ -137,7 +137,9 @@ fn check(
         let is_current = |known: i64| {
             epoch.is_none_or(|epoch| epoch == known) || planted!(context.planted, AcceptStaleBrokerEpoch)
         };
-        image.brokers.get(id).is_some_and(|member| member.is_active() && is_current(member.epoch))
+        let is_lost = state.directory_of(*id) == DIRECTORY_LOST && !state.isr.contains(id);
+        let member = image.brokers.get(id);
+        !is_lost && member.is_some_and(|member| member.is_active() && is_current(member.epoch))
     };
     if isr.iter().all(eligible) { Ok(()) } else { Err(ErrorCode::IneligibleReplica) }
 }

@@ -11,7 +11,7 @@ use super::ControllerContext;
 use super::brokers::{change_record, elect_where};
 use super::election::{Candidates, ElectionRules, PartitionTarget};
 use crate::apply::apply_to;
-use crate::image::{Broker, Image, PartitionState};
+use crate::image::{Broker, DIRECTORY_LOST, Image, PartitionState};
 
 /// A broker tells in which of its directories it has put replicas. What is in one that is not online, it neither
 /// leads nor has in sync.
@@ -61,6 +61,10 @@ fn assign(
     let state = topic.partition(index).ok_or(ErrorCode::UnknownTopicOrPartition)?;
     if !state.replicas.contains(&broker.id) {
         return Err(ErrorCode::NotLeaderOrFollower);
+    }
+    if directory == DIRECTORY_LOST && *state.isr == [broker.id] {
+        // Told before it heard that it is the last one in sync. Nobody can take its place.
+        return Ok(None);
     }
     let mut target =
         PartitionTarget::new(image, context, state, ElectionRules::of(image, context, &topic.name));

@@ -26,6 +26,7 @@ fn leadership(leader: NodeId, epoch: i32, isr: &[NodeId]) -> Leadership {
         partition_epoch: epoch,
         replicas: vec![LOCAL, OTHER],
         isr: isr.to_vec(),
+        lost: Vec::new(),
     }
 }
 

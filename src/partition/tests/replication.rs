@@ -33,6 +33,7 @@ fn leadership(epoch: i32, isr: &[NodeId]) -> Leadership {
         partition_epoch: epoch,
         replicas: vec![LEADER, FOLLOWER],
         isr: isr.to_vec(),
+        lost: Vec::new(),
     }
 }
 
@@ -112,6 +113,7 @@ fn a_leader_that_hears_of_the_same_epoch_again_never_forgets_its_followers() {
         partition_epoch,
         replicas: nodes.clone(),
         isr: nodes.clone(),
+        lost: Vec::new(),
     };
     leader.partition.become_leader(&told(0)).unwrap();
     append(&leader, batch(&["a"], None), -1).unwrap();
@@ -359,6 +361,25 @@ fn only_a_replica_of_an_active_broker_is_proposed() {
     brokers.replace([(LEADER, 1), (FOLLOWER, 5)].into());
     assert!(fetched());
     assert_eq!(leader.partition.propose_isr_change().unwrap().isr, [(LEADER, -1), (FOLLOWER, 5)]);
+}
+
+/// A replica that is in no directory, for its disk is full, follows and cannot be in sync: nobody waits for it, though it
+/// lags by nothing.
+#[test]
+fn a_replica_in_no_directory_is_not_waited_for() {
+    let (leader, _) = pair(PartitionSettings::default());
+    let lost = Leadership { partition_epoch: 1, lost: vec![FOLLOWER], ..leadership(0, &[LEADER]) };
+    leader.partition.become_leader(&lost).unwrap();
+    leader.partition.follower_fetched(FollowerProgress::at(FOLLOWER, 0));
+    assert!(!leader.partition.has_caught_up(FOLLOWER));
+    assert_eq!(leader.partition.propose_isr_change(), None);
+    append(&leader, batch(&["one"], None), -1).unwrap();
+    assert_eq!(leader.partition.offsets().high_watermark, 1);
+
+    let found = Leadership { partition_epoch: 2, lost: Vec::new(), ..lost };
+    leader.partition.become_leader(&found).unwrap();
+    leader.partition.follower_fetched(FollowerProgress::at(FOLLOWER, 1));
+    assert!(leader.partition.has_caught_up(FOLLOWER));
 }
 
 /// What a leader has only read from itself is certain when its followers show that they follow it still. One fetch is not

@@ -159,6 +159,7 @@ mod tests {
             partition_epoch: 0,
             replicas: nodes.clone(),
             isr: nodes,
+            lost: Vec::new(),
         });
         let asked = wanted(&partition, 1).unwrap();
         let mut batch = BatchBuilder::v2(BatchSettings::default());

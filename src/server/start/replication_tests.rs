@@ -508,6 +508,7 @@ async fn a_forged_fetch_acknowledges_nothing() {
             partition_epoch: 1,
             replicas: Vec::new(),
             isr: Vec::new(),
+            lost: Vec::new(),
         });
         cluster.node(node).context.replica_fetchers.leadership_changed([partition]);
     }

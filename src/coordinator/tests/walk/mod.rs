@@ -119,6 +119,7 @@ fn partition(index: i32) -> (Partition, LogStore) {
         partition_epoch: 0,
         replicas: vec![NODE],
         isr: vec![NODE],
+        lost: Vec::new(),
     };
     partition.become_leader(&leadership).expect("it leads");
     (partition, store)

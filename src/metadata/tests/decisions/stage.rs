@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use klamm_config::BrokerConfig;
 use klamm_metadata::controller::{self, ControllerContext};
-use klamm_metadata::{Image, KafkaRules, PartitionState, Planted, RecoveryState, TopicDefaults, apply_to};
+use klamm_metadata::{
+    DIRECTORY_LOST, Image, KafkaRules, PartitionState, Planted, RecoveryState, TopicDefaults, apply_to,
+};
 use klamm_model::{ErrorCode, NodeId, Uuid};
 use klamm_protocol::messages::alter_partition::{
     AlterPartitionRequest, BrokerState, PartitionDataRequest, TopicDataRequest,
@@ -270,7 +272,10 @@ impl Stage {
                 .number("epoch")
                 .unwrap_or(self.image.brokers.get(&NodeId(id)).map_or(-1, |broker| broker.epoch)),
             directories: vec![DirectoryDataRequest {
-                id: directory(id, words.plain[2].parse().expect("a directory's number")),
+                id: match words.plain[2] {
+                    "none" => DIRECTORY_LOST,
+                    number => directory(id, number.parse().expect("a directory's number")),
+                },
                 topics: topics.collect(),
             }],
         };

@@ -45,6 +45,7 @@ impl Replica {
             partition_epoch: 0,
             replicas: vec![node],
             isr: vec![node],
+            lost: Vec::new(),
         };
         self.partition.become_leader(&leadership).unwrap();
     }

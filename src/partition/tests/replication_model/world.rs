@@ -151,6 +151,7 @@ impl World {
                 partition_epoch: 0,
                 replicas: ids.to_vec(),
                 isr: ids.to_vec(),
+                lost: Vec::new(),
             },
             active: BTreeMap::new(),
             next_broker_epoch: 1,
