@@ -469,6 +469,16 @@ APIS = [
         **{f'{f} {l}, kind {t}': {'FeatureUpdates': [{'Feature': f, 'MaxVersionLevel': l, 'UpgradeType': t}]} for f, l, t in [('transaction.version', 1, 1), ('transaction.version', 3, 1), ('transaction.version', -1, 1), ('no.such', 1, 1), ('no.such', 0, 2), ('', 1, 1), ('metadata.version', 33, 1), ('metadata.version', 34, 1), ('metadata.version', 6, 1), ('metadata.version', 7, 1)]},
         'twice': {'FeatureUpdates': [{'Feature': 'transaction.version', 'MaxVersionLevel': 2, 'UpgradeType': 1}] * 2}, 'one good, one bad': {'FeatureUpdates': [{'Feature': 'transaction.version', 'MaxVersionLevel': 2, 'UpgradeType': 1}, {'Feature': 'no.such', 'MaxVersionLevel': 1, 'UpgradeType': 1}]}, 'nothing': {'FeatureUpdates': []}, 'timeout 0': {'timeoutMs': 0},
     }),
+    API('DescribeQuorum', {'Topics': [{'TopicName': '__cluster_metadata', 'Partitions': [{'PartitionIndex': 0}]}]}, cases={
+        'partition twice': {'Partitions': [{'PartitionIndex': 0}, {'PartitionIndex': 0}]}, 'two partitions': {'Partitions': [{'PartitionIndex': 0}, {'PartitionIndex': 1}]},
+        'two topics': {'Topics': [{'TopicName': '__cluster_metadata', 'Partitions': [{'PartitionIndex': 0}]}, {'TopicName': 'plain', 'Partitions': [{'PartitionIndex': 0}]}]}, 'a topic of clients': {'TopicName': 'plain'},
+    }),
+    # A null name of a listener ends the controller of Kafka 4.4.0.
+    API('AddRaftVoter', {'ClusterId': lambda s: s.cluster, 'TimeoutMs': 1000, 'VoterId': 9, 'VoterDirectoryId': UNKNOWN_ID, 'Listeners': [{'Name': 'CONTROLLER', 'Host': '127.0.0.1', 'Port': 1}], 'AckWhenCommitted': True}, skip={'Listeners'}, cases={
+        'no cluster': {'ClusterId': None}, 'another cluster and no listener': {'ClusterId': 'other', 'Listeners': []}, 'no voter and no listener': {'VoterId': -1, 'Listeners': []},
+        'no listener': {'Listeners': []}, 'another listener': {'Name': 'PLAINTEXT'},
+    }),
+    API('RemoveRaftVoter', {'ClusterId': lambda s: s.cluster, 'VoterId': 9, 'VoterDirectoryId': UNKNOWN_ID}, cases={'no cluster': {'ClusterId': None}, 'the only voter': {'VoterId': 1}, 'another cluster and no voter': {'ClusterId': 'other', 'VoterId': -1}}),
     API('UnregisterBroker', {'BrokerId': 99}, edges=False, cases={f'broker {b}': {'BrokerId': b} for b in (0, -1, 2147483647)}),
     API('DescribeConfigs', lambda s: describe(2, 'configured', None), cases={
         'synonyms': {'IncludeSynonyms': True}, 'documentation': {'IncludeDocumentation': True}, 'no keys': {'ConfigurationKeys': []}, 'one key': {'ConfigurationKeys': ['retention.ms']}, 'unknown key': {'ConfigurationKeys': ['no.such']}, 'unknown topic': {'ResourceName': 'no-such'}, 'bad topic': {'ResourceName': 'a b'}, 'no topic': {'ResourceName': ''}, 'untouched topic': {'ResourceName': 'empty', 'IncludeSynonyms': True}, 'resource twice': {'Resources': describe(2, 'plain', ['retention.ms'])['Resources'] * 2}, 'consumer offsets': {'ResourceName': '__consumer_offsets', 'IncludeSynonyms': True},

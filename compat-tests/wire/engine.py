@@ -217,6 +217,8 @@ def mask_value(api, k, v, struct_):
         return UUID.sub('<uuid>', v)
     if k in ('ProducerId', 'SessionId', 'FinalizedFeaturesEpoch') and v > 0:
         return '<some>'
+    if api == 'DescribeQuorum' and k in ('LeaderEpoch', 'HighWatermark', 'LogEndOffset', 'LastFetchTimestamp', 'LastCaughtUpTimestamp') and v > 0:
+        return '<some>'
     if k in ('LogAppendTimeMs', 'LogAppendTime', 'TransactionStartTimeMs', 'LastTimestamp') and v > T0 + 10_000_000:
         return '<now>'
     if k == 'Timestamp' and isinstance(v, int) and v > T0 + 10_000_000_000:

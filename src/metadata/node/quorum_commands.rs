@@ -27,24 +27,25 @@ const METADATA_TOPIC: &str = "__cluster_metadata";
 type Refusal = (ErrorCode, String);
 
 impl Decisions<'_> {
-    /// DescribeQuorum.
+    /// DescribeQuorum. As in Kafka, a request for anything but the one partition of the metadata finds nothing at all.
     pub async fn describe_quorum(&self, request: DescribeQuorumRequest) -> DescribeQuorumResponse {
         let state = tokio::time::timeout(self.limit, self.node.describe_quorum()).await;
         let Ok(Some(state)) = state else {
             let code = ErrorCode::NotController;
             return DescribeQuorumResponse { error_code: code.code(), ..Default::default() };
         };
-        let mut names_it = false;
-        let topics = request.topics.iter().map(|topic| {
-            let partitions = topic.partitions.iter().map(|partition| {
-                let index = partition.partition_index;
-                let is_it = topic.topic_name == METADATA_TOPIC && index == 0;
-                names_it |= is_it;
-                if is_it { described(&state) } else { unknown(index) }
-            });
-            TopicDataResponse { topic_name: topic.topic_name.clone(), partitions: partitions.collect() }
+        let names_it = match &request.topics[..] {
+            [topic] if topic.topic_name == METADATA_TOPIC => {
+                matches!(&topic.partitions[..], [partition] if partition.partition_index == 0)
+            }
+            _ => false,
+        };
+        let partition = |index| if names_it { described(&state) } else { unknown(index) };
+        let topics = request.topics.into_iter().map(|topic| TopicDataResponse {
+            partitions: topic.partitions.iter().map(|it| partition(it.partition_index)).collect(),
+            topic_name: topic.topic_name,
         });
-        let topics: Vec<_> = topics.collect();
+        let topics = topics.collect();
         let listener = |(host, port): &(String, u16)| Listener {
             name: self.node.listener.clone(),
             host: host.clone(),

@@ -3,6 +3,8 @@
 //! v1 when each was last heard of and had all (KIP-836); v2 directories, addresses, messages (KIP-853). The directories are told
 //! also where the voters are configured, for which Kafka tells none.
 
+use klamm_model::Uuid;
+use klamm_protocol::messages::describe_quorum::ReplicaState;
 use klamm_protocol::messages::{DescribeQuorumRequest, DescribeQuorumResponse};
 
 use super::Call;
@@ -16,5 +18,22 @@ pub(crate) async fn handle(
 ) -> DescribeQuorumResponse {
     let mut response = context.decide(call, request, CONTROLLER_TIMEOUT).await;
     response.error_code = of_quorum(response.error_code);
+    // A node whose address nobody configured is where its client found it.
+    for listener in response.nodes.iter_mut().flat_map(|node| &mut node.listeners) {
+        if listener.host.is_empty() {
+            listener.host = call.local.ip().to_canonical().to_string();
+            listener.port = call.endpoint.port;
+        }
+    }
+    if call.version < 2 {
+        let partitions = response.topics.iter_mut().flat_map(|topic| &mut topic.partitions);
+        partitions
+            .for_each(|it| it.current_voters.iter_mut().chain(&mut it.observers).for_each(forget_directory));
+    }
     response
+}
+
+/// Older versions have no directories.
+fn forget_directory(replica: &mut ReplicaState) {
+    replica.replica_directory_id = Uuid::ZERO;
 }
