@@ -102,7 +102,7 @@ impl Members {
     /// Whether no leader was heard of for some time. Nobody tells a member that it is one no more: then it asks.
     fn is_left_alone(&self) -> bool {
         let is_silent = self.clock.monotonic().saturating_sub(*self.leader_heard.lock()) > self.silence;
-        is_silent && self.has_others() && self.leader() != Some(self.own.key)
+        is_silent && self.has_others() && !self.leads()
     }
 
     fn is_as_it_should_be(&self) -> bool {
@@ -122,7 +122,7 @@ impl Members {
         let mut all: Vec<(String, u16)> = hint.into_iter().chain(leader).collect();
         all.extend(configured.chain(self.bootstrap_servers.iter().cloned()));
         // The leader may have to take in itself, when it has moved.
-        all.retain(|address| *address != self.address || self.leader() == Some(self.own.key));
+        all.retain(|address| *address != self.address || self.leads());
         all
     }
 

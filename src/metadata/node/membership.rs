@@ -135,6 +135,12 @@ impl Members {
         self.raft.metrics().borrow_watched().current_leader
     }
 
+    /// Whether this node leads. One that was removed does not, although openraft names it until another leads.
+    pub(super) fn leads(&self) -> bool {
+        let own = self.own.key;
+        self.leader() == Some(own) && self.membership().voter_ids().any(|voter| voter == own)
+    }
+
     /// Takes a node in, as the leader.
     ///
     /// # Errors
@@ -142,7 +148,8 @@ impl Members {
     pub(super) async fn admit(&self, request: JoinRequest) -> Result<JoinAnswer, String> {
         let leader = self.leader();
         let membership = self.membership();
-        if leader != Some(self.own.key) {
+        if !self.leads() {
+            let leader = leader.filter(|leader| *leader != self.own.key);
             let address = leader.and_then(|leader| membership.get_node(&leader).map(address_of));
             return Ok(JoinAnswer::NotLeader(address));
         }
@@ -233,6 +240,10 @@ impl Members {
     /// What a process is told that asks in the name of a member while another process is this member, at its address:
     /// two that vote as one could elect two leaders.
     async fn taken(&self, key: ReplicaKey, run: u64, known: &VoterNode) -> Option<String> {
+        // A leader that has moved takes in itself; it would wait for its own answer behind its own question.
+        if (key, run) == (self.own.key, self.own.run) {
+            return None;
+        }
         let found = introduce(&self.network, &self.own, key.id, address_of(known)).await.ok()?;
         (found.key == key && found.run != run).then(|| {
             format!(
@@ -252,7 +263,8 @@ impl Members {
         address: (String, u16),
     ) -> Result<Result<(), String>, String> {
         let ask = |address| introduce(&self.network, &self.own, key.id, address);
-        match ask(address.clone()).await {
+        let found = if key == self.own.key { Ok(self.own.clone()) } else { ask(address.clone()).await };
+        match found {
             Ok(found) if found.key == key => {}
             Ok(found) => {
                 return Err(format!(

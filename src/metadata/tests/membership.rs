@@ -5,13 +5,17 @@
 mod joining;
 mod wires;
 
+use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes};
 use klamm_io::{Clock, Disk, SystemClock};
-use klamm_metadata::{MetadataNode, QuorumMessage, QuorumState, ReplicaKey, VoterChange, VoterChangeError};
+use klamm_metadata::{
+    InitialVoters, MetadataNode, QuorumMessage, QuorumState, ReplicaKey, VoterChange, VoterChangeError,
+    format,
+};
 use klamm_model::{NodeId, Uuid};
 use klamm_testing::SeededRandom;
 
@@ -425,6 +429,44 @@ async fn a_voter_with_an_older_copy_of_its_directory_ends() {
     assert!(error.contains("start this node with an empty directory"), "{error}");
     let rest: Vec<_> = nodes.iter().filter(|node| node.id() != restored.id()).collect();
     register_by_whoever_leads(&rest, 14).await;
+}
+
+/// Three machines of a cluster whose quorum itself knows its voters.
+fn formatted_three() -> Vec<Machine> {
+    let wires = Wires::default();
+    let machine = |id: i32| Machine {
+        voters: Vec::new(),
+        servers: (1..=3).map(host).collect(),
+        cluster_id: Arc::new(Mutex::new(Some("formatted".to_owned()))),
+        ..Machine::new(id, &[], &wires)
+    };
+    let voters: BTreeMap<_, _> = (1..=3).map(|id| (key(id, id as u8), (host(id), 9093))).collect();
+    let machines: Vec<Machine> = (1..=3).map(machine).collect();
+    for machine in &machines {
+        let voters = InitialVoters::All(voters.clone());
+        format(&machine.disk, Path::new("/klamm-metadata"), voters).unwrap();
+    }
+    machines
+}
+
+/// A leader whose vote a command takes asks the others to take it in as one that only reads, and not itself, for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_is_removed_goes_on_as_an_observer() {
+    let machines = formatted_three();
+    let nodes: Vec<_> = machines.iter().map(Machine::start).collect();
+    let state = described(&nodes, "a leader", |state| state.voters.len() == 3).await;
+    let at = nodes.iter().position(|node| node.id() == state.leader.id).unwrap();
+    let change = VoterChange::Remove(state.leader);
+    let removed = nodes[at].change_voters(change, LIMIT).await;
+    assert!(matches!(removed, Ok(()) | Err(VoterChangeError::NotLeader)), "{removed:?}");
+    described(&nodes, "two voters and an observer", |after| {
+        after.leader != state.leader
+            && after.voters.len() == 2
+            && after.observers.iter().any(|observer| observer.key == state.leader)
+    })
+    .await;
+    register_by_whoever_leads(&nodes.iter().collect::<Vec<_>>(), 11).await;
+    wait_for(&nodes[at], "the broker", |image| image.brokers.contains_key(&NodeId(11))).await;
 }
 
 /// Nodes are upgraded one after another: at each step those that know a later version of the messages speak the earlier one
