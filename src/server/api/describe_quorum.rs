@@ -26,6 +26,7 @@ pub(crate) async fn handle(
         }
     }
     if call.version < 2 {
+        response.nodes.clear();
         let partitions = response.topics.iter_mut().flat_map(|topic| &mut topic.partitions);
         partitions
             .for_each(|it| it.current_voters.iter_mut().chain(&mut it.observers).for_each(forget_directory));
