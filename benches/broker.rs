@@ -29,7 +29,8 @@ const KAFKA_JVM: [&str; 8] = [
     "-Djava.awt.headless=true",
 ];
 
-const START_TIMEOUT: Duration = Duration::from_secs(60);
+/// Longer than any start on a busy machine, and than a coordinator takes to load ten million commits.
+const START_TIMEOUT: Duration = Duration::from_secs(600);
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Which broker.
