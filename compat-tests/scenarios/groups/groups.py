@@ -9,7 +9,8 @@
 # mixed: each member is of another client, all with the assignor `range`.
 from members import *
 
-MIXED = ["java-0.10.2.2", "librdkafka", "java-4.4.0", "kafka_python", "franz_go", "sarama", "librdkafka"]
+OLD = "java-2.8.2" if AGAINST.startswith("4.") else "java-0.10.2.2"  # Apache Kafka 4 serves no clients from before 2.1 (KIP-896)
+MIXED = [OLD, "librdkafka", "java-4.4.0", "kafka_python", "franz_go", "sarama", "librdkafka"]
 team = Team(MIXED, "range") if WITH == "mixed" else Team([WITH])
 present = team.present
 
