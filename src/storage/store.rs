@@ -119,7 +119,7 @@ pub struct LogStore {
     cluster_id: OnceLock<String>,
     wanted_cluster_id: Option<String>,
     keeper: Keeper,
-    previous_broker_epoch: Mutex<Option<i64>>,
+    previous_broker_epoch: Option<i64>,
     is_loaded: AtomicBool,
     /// Held while partitions are loaded, made or deleted, and while checkpoints are written.
     changing: Mutex<()>,
@@ -218,6 +218,7 @@ impl LogStore {
             },
             recovery_point_went_back: OnceLock::new(),
         };
+        let previous_broker_epoch = directory::previous_broker_epoch(&*environment.disk, &directories);
         let shared = Arc::new(Shared {
             environment: Arc::new(environment),
             directories,
@@ -242,7 +243,7 @@ impl LogStore {
             cluster_id: wanted.clone().filter(|_| !joins_later).map(OnceLock::from).unwrap_or_default(),
             wanted_cluster_id: wanted,
             keeper,
-            previous_broker_epoch: Mutex::default(),
+            previous_broker_epoch,
             is_loaded: AtomicBool::new(false),
             changing: Mutex::new(()),
         };
@@ -302,9 +303,10 @@ impl LogStore {
         self.shared.directories.iter().map(|directory| (directory.path.clone(), directory.id)).collect()
     }
 
-    /// The broker epoch with which the store was closed, if the last stop was clean (KIP-966).
+    /// The broker epoch with which the store was closed, if the last stop was clean (KIP-966). It is known before the
+    /// logs are opened, since a broker tells it when it registers.
     pub fn previous_broker_epoch(&self) -> Option<i64> {
-        *self.previous_broker_epoch.lock()
+        self.previous_broker_epoch
     }
 
     /// The log of a partition.

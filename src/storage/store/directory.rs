@@ -48,7 +48,6 @@ pub(super) struct Checkpoints<'a> {
 /// What a stop has left for the next start.
 pub(super) struct Remembered {
     pub(super) was_clean: bool,
-    pub(super) broker_epoch: Option<i64>,
     pub(super) recovery_points: Offsets,
     pub(super) log_start_offsets: Offsets,
     pub(super) high_watermarks: Offsets,
@@ -252,7 +251,6 @@ impl LogDirectory {
         let read = |name, loss| self.read_or_set_aside(disk, name, loss);
         let remembered = Remembered {
             was_clean: content.is_some(),
-            broker_epoch: content.as_deref().and_then(broker_epoch),
             recovery_points: read(
                 checkpoint::RECOVERY_POINTS,
                 "after an unclean stop all logs are checked from their start",
@@ -424,6 +422,17 @@ impl Checkpoints<'_> {
         self.written.named = named.collect();
         Ok(())
     }
+}
+
+/// The epoch with which all directories were closed, if the last stop was clean. With several of them it counts only if
+/// all were closed with it. What cannot be read is not known; whoever opens the logs finds out why.
+pub(super) fn previous_broker_epoch(disk: &dyn Disk, directories: &[LogDirectory]) -> Option<i64> {
+    let epoch_of = |directory: &LogDirectory| {
+        let content = read_if_there(disk, &directory.path.join(CLEAN_SHUTDOWN_FILE), READ_MARK);
+        content.ok().flatten().as_deref().and_then(broker_epoch)
+    };
+    let first = epoch_of(directories.first()?).filter(|epoch| *epoch >= 0)?;
+    directories.iter().all(|directory| epoch_of(directory) == Some(first)).then_some(first)
 }
 
 /// From `{"version":0,"brokerEpoch":22}`; older Kafka left the file empty or with a single 0.

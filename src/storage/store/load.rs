@@ -129,7 +129,7 @@ impl LogStore {
             }
         }
         let mut tasks = self.settle_duplicates(tasks, &mut report)?;
-        self.remember(&tasks, remembered.iter().map(|(_, found, _)| found));
+        self.remember(&tasks);
         tasks.sort_by_key(|task| !task.remembered.was_clean);
         let report = self.run(&tasks, config_of, report);
         let interrupted = futures.iter().map(|task| task.open_log(config_of(&task.topic_partition)));
@@ -187,22 +187,14 @@ impl LogStore {
         Ok(settled)
     }
 
-    fn remember<'a>(&self, tasks: &[Task<'_>], remembered: impl Iterator<Item = &'a Remembered>) {
-        let remembered: Vec<&Remembered> = remembered.collect();
-        {
-            // A directory may still tell of partitions that have moved into another one.
-            let mut high_watermarks = self.shared.high_watermarks.lock();
-            for Task { topic_partition, remembered, .. } in tasks {
-                if let Some(offset) = offset_of(&remembered.high_watermarks, topic_partition) {
-                    high_watermarks.insert(topic_partition.clone(), offset);
-                }
+    fn remember(&self, tasks: &[Task<'_>]) {
+        // A directory may still tell of partitions that have moved into another one.
+        let mut high_watermarks = self.shared.high_watermarks.lock();
+        for Task { topic_partition, remembered, .. } in tasks {
+            if let Some(offset) = offset_of(&remembered.high_watermarks, topic_partition) {
+                high_watermarks.insert(topic_partition.clone(), offset);
             }
         }
-        // With several directories the epoch counts only if all of them were closed with it.
-        let epochs: Vec<Option<i64>> = remembered.iter().map(|r| r.broker_epoch).collect();
-        let first = epochs.first().copied().flatten();
-        let all_agree = epochs.iter().all(|epoch| *epoch == first);
-        *self.previous_broker_epoch.lock() = first.filter(|epoch| all_agree && *epoch >= 0);
     }
 
     fn run(

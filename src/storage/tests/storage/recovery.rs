@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use klamm_io::Disk;
-use klamm_storage::{Log, LogConfig};
+use klamm_storage::{Log, LogConfig, LogStore};
 use klamm_testing::SimulatedDisk;
 
 use crate::support::*;
@@ -221,6 +221,25 @@ fn recovery_begins_at_the_recovery_point() {
     assert_eq!(last(&store.log().producers()), last(&producers));
 }
 
+/// A broker registers before it opens its logs. When the epoch of its clean stop was not known by then, all that it had
+/// acknowledged counted as lost: it was no eligible leader any more.
+#[test]
+fn the_epoch_of_a_clean_stop_is_known_before_the_logs_are_opened() {
+    let disk = SimulatedDisk::new(1);
+    let (store, log) = filled(&disk);
+    store.close(Some(42)).unwrap();
+    drop((store, log));
+    let store = LogStore::open(settings(&disk)).unwrap();
+    assert_eq!(store.previous_broker_epoch(), Some(42));
+    drop(store);
+    // Looking has changed nothing; opening the logs has.
+    let store = open(&disk, &small());
+    assert_eq!(store.previous_broker_epoch(), Some(42));
+    drop(store);
+    let store = LogStore::open(settings(&disk.kill())).unwrap();
+    assert_eq!(store.previous_broker_epoch(), None);
+}
+
 #[test]
 fn a_clean_restart_reads_only_the_end_of_the_log() {
     let disk = SimulatedDisk::new(1);
@@ -373,7 +392,7 @@ fn many_logs_recover_on_several_threads() {
     let disk = disk.kill();
     let mut settings = settings(&disk);
     settings.recovery_threads = 4;
-    let store = klamm_storage::LogStore::open(settings).unwrap();
+    let store = LogStore::open(settings).unwrap();
     let report = store.load(&|_| small()).unwrap();
     assert_eq!((report.logs, report.recovered_logs, report.cut_bytes), (20, 20, 0));
     for log in store.logs() {
