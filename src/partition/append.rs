@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 
 use crate::planted::planted;
 use crate::sequence::{self, Refusal, Verdict};
-use crate::transactions::is_open;
+use crate::transactions::has_open;
 use crate::verifications::VerificationGuard;
 use crate::{Partition, Role};
 
@@ -288,10 +288,12 @@ impl Partition {
             }
             if batch.is_transactional() {
                 self.check_in_transaction(batch, known.as_ref(), options.guard.as_ref())?;
-            } else if is_open(known.as_ref(), batch.producer_epoch) {
-                return Err(AppendError::NotTransactional { producer: batch.producer_id });
             }
             judged.map_err(|refusal| refused(batch, refusal))?;
+            // Of whatever epoch the transaction is: a later one in a plain batch would fence the transaction's own end.
+            if !batch.is_transactional() && has_open(known.as_ref()) {
+                return Err(AppendError::NotTransactional { producer: batch.producer_id });
+            }
         }
         Ok(None)
     }

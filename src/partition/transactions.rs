@@ -65,7 +65,7 @@ impl Partition {
 
     /// Whether a producer has any transaction open here.
     pub fn has_open_transaction(&self, producer: ProducerId) -> bool {
-        self.log().producer(producer).is_some_and(|state| state.current_txn_first_offset.is_some())
+        has_open(self.log().producer(producer).as_ref())
     }
 
     /// Writes the end of a transaction. Returns where it stands, or nothing if it stands here already and
@@ -129,9 +129,14 @@ impl Partition {
     }
 }
 
+/// Whether a producer has a transaction open, of any epoch.
+pub(crate) fn has_open(known: Option<&ProducerState>) -> bool {
+    known.is_some_and(|known| known.current_txn_first_offset.is_some())
+}
+
 /// Whether a producer of that epoch has a transaction open.
-pub(crate) fn is_open(known: Option<&ProducerState>, epoch: ProducerEpoch) -> bool {
-    known.is_some_and(|known| known.epoch == epoch && known.current_txn_first_offset.is_some())
+fn is_open(known: Option<&ProducerState>, epoch: ProducerEpoch) -> bool {
+    has_open(known) && known.is_some_and(|known| known.epoch == epoch)
 }
 
 /// Whether a marker is to be written; false if it stands in the log already.

@@ -223,6 +223,38 @@ fn a_batch_outside_of_the_open_transaction_is_refused() {
     assert_eq!(leader.append(batch(0, 1, false), None), Ok(2));
 }
 
+/// A plain batch of the next epoch was taken while the transaction was open. Its end was fenced then, and consumers hung
+/// before it for ever. Kafka 4.4.0 answers the same codes.
+#[test]
+fn a_plain_batch_of_a_later_epoch_is_refused_while_a_transaction_is_open() {
+    let leader = leader();
+    let guard = leader.guard(3, 0);
+    assert_eq!(leader.append(batch(3, 0, true), Some(guard)), Ok(0));
+    for epoch in [3, 4, 9] {
+        let sequence = if epoch == 3 { 1 } else { 0 };
+        assert_eq!(leader.append(batch(epoch, sequence, false), None), Err(ErrorCode::InvalidTxnState));
+    }
+    assert_eq!(leader.append(batch(4, 1, false), None), Err(ErrorCode::OutOfOrderSequenceNumber));
+    assert_eq!(leader.append(batch(2, 0, false), None), Err(ErrorCode::InvalidProducerEpoch));
+    assert_eq!(leader.end(old_marker(3, 0, true)), Ok(Some(1)));
+    assert_eq!(leader.append(batch(4, 0, false), None), Ok(2));
+    assert_eq!(leader.last_stable(), 3);
+}
+
+/// A transaction whose marker was lost is ended with the producer's next one, which its coordinator vouches for.
+#[test]
+fn a_transaction_that_hangs_ends_with_the_next_one_of_its_producer() {
+    let leader = leader();
+    let guard = leader.guard(3, 0);
+    assert_eq!(leader.append(batch(3, 0, true), Some(guard)), Ok(0));
+    assert_eq!(leader.append(batch(4, 0, true), None), Err(ErrorCode::InvalidTxnState));
+    let guard = leader.guard(4, 0);
+    assert_eq!(leader.append(batch(4, 0, true), Some(guard)), Ok(1));
+    assert_eq!(leader.last_stable(), 0);
+    assert_eq!(leader.end(old_marker(4, 0, true)), Ok(Some(2)));
+    assert_eq!(leader.last_stable(), 3);
+}
+
 #[test]
 fn a_duplicate_is_answered_even_when_its_transaction_has_ended() {
     let leader = leader();
