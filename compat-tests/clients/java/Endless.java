@@ -3,15 +3,17 @@ import org.apache.kafka.clients.producer.*;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /**
- * An idempotent producer that writes numbered records until its standard input ends. It prints "NUMBER PARTITION OFFSET"
- * for each acknowledgement, an error's text for each failure, and in the end "sent COUNT".
- * Arguments: BOOTSTRAP TOPIC PARTITIONS RECORDS_A_SECOND
+ * A producer that writes numbered records until its standard input ends, idempotent with acks=all, else in order by one
+ * request at a time. It prints "NUMBER PARTITION OFFSET" for each acknowledgement, an error's text for each failure, and in
+ * the end "sent COUNT". Arguments: BOOTSTRAP TOPIC PARTITIONS RECORDS_A_SECOND ACKS
  */
 public class Endless {
   public static void main(String[] arguments) throws Exception {
     int partitions = Integer.parseInt(arguments[2]), rate = Integer.parseInt(arguments[3]);
-    var settings = Map.<String, Object>of("bootstrap.servers", arguments[0], "acks", "all", "enable.idempotence", true, "linger.ms", 5,
-        "delivery.timeout.ms", 120_000, "request.timeout.ms", 10_000, "max.block.ms", 120_000, "reconnect.backoff.max.ms", 200, "retry.backoff.ms", 50, "buffer.memory", 8_000_000L);
+    boolean all = arguments[4].equals("all");
+    var settings = new HashMap<String, Object>(Map.of("bootstrap.servers", arguments[0], "acks", arguments[4], "enable.idempotence", all, "linger.ms", 5,
+        "delivery.timeout.ms", 120_000, "request.timeout.ms", 10_000, "max.block.ms", 120_000, "reconnect.backoff.max.ms", 200, "retry.backoff.ms", 50, "buffer.memory", 8_000_000L));
+    if (!all) settings.put("max.in.flight.requests.per.connection", 1);
     var out = new java.io.PrintStream(new java.io.FileOutputStream(java.io.FileDescriptor.out), true);
     long begin = System.nanoTime();
     int number = 0;

@@ -5,7 +5,7 @@ from confluent_kafka import Consumer, KafkaException, OFFSET_BEGINNING, Producer
 from harness import *
 
 PARTITIONS, KEYS = 4, 50
-A_SECOND = 3000  # records of each producer
+A_SECOND = 3000 if KLAMM else 1000  # records of each producer; the oracle's JVMs need the machine
 quiet = {"bootstrap.servers": BOOTSTRAP, "log_level": 0, "reconnect.backoff.max.ms": 200}
 group = {**quiet, "group.id": "followers", "auto.offset.reset": "earliest", "enable.auto.commit": False, "session.timeout.ms": 6000}
 
@@ -17,11 +17,11 @@ errors = []
 workers = []
 
 
-def start(work, *arguments):
+def start(work, *arguments, **options):
     """A thread whose failure fails the scenario."""
     def guarded():
         with check(" ".join([work.__name__, *map(str, arguments)])):
-            work(*arguments)
+            work(*arguments, **options)
     thread = threading.Thread(target=guarded, daemon=True)
     thread.start()
     workers.append(thread)
@@ -64,11 +64,12 @@ def pace(begin, count):
         time.sleep(ahead)
 
 
-def librdkafka(topic, latest=None):
-    """Writes to `topic`, and every third number also to the compacted topic `latest`."""
+def librdkafka(topic, latest=None, acks="all"):
+    """Writes to `topic`, and every third number also to the compacted topic `latest`; idempotent with acks=all, else in order by one request at a time."""
     for name in filter(None, (topic, latest)):
         acknowledged[name] = {}
-    producer = Producer({**quiet, "acks": "all", "enable.idempotence": True, "linger.ms": 5, "message.timeout.ms": 120000, "queue.buffering.max.messages": 20000})
+    order = {"enable.idempotence": True} if acks == "all" else {"max.in.flight": 1}
+    producer = Producer({**quiet, "acks": acks, **order, "linger.ms": 5, "message.timeout.ms": 120000, "queue.buffering.max.messages": 20000})
 
     def told(topic, number):
         def tell(error, message):
@@ -96,14 +97,14 @@ def librdkafka(topic, latest=None):
         sent[latest] = range(0, number, 3)
 
 
-def java(topic, version="4.4.0"):
+def java(topic, version="4.4.0", acks="all"):
     jars = pathlib.Path(os.environ["KAFKA_JARS"]) / version
     told(topic, ["java", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", f"-Dlog4j2.configurationFile={jars}/log4j2.properties", f"-Dlog4j.configuration=file:{jars}/log4j.properties",
-                 "-cp", f"{jars}/libs/*", f"{os.environ['CLIENTS']}/java/Endless.java", BOOTSTRAP, topic, str(PARTITIONS), str(A_SECOND)])
+                 "-cp", f"{jars}/libs/*", f"{os.environ['CLIENTS']}/java/Endless.java", BOOTSTRAP, topic, str(PARTITIONS), str(A_SECOND), acks])
 
 
-def franz_go(topic):
-    told(topic, [f"{os.environ['GO_PROGRAMS']}/endless", BOOTSTRAP, topic, str(PARTITIONS), str(A_SECOND)])
+def franz_go(topic, acks="all"):
+    told(topic, [f"{os.environ['GO_PROGRAMS']}/endless", BOOTSTRAP, topic, str(PARTITIONS), str(A_SECOND), acks])
 
 
 def told(topic, command):

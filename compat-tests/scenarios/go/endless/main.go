@@ -1,5 +1,5 @@
-// An idempotent producer of franz-go that writes numbered records until its standard input ends (clients/java/Endless.java
-// says what it prints). Arguments: BOOTSTRAP TOPIC PARTITIONS RECORDS_A_SECOND
+// A producer of franz-go that writes numbered records until its standard input ends; clients/java/Endless.java says how, and
+// what it prints. Arguments: BOOTSTRAP TOPIC PARTITIONS RECORDS_A_SECOND ACKS
 package main
 
 import (
@@ -22,10 +22,13 @@ func main() {
 	Check(err)
 	rate, err := strconv.Atoi(os.Args[4])
 	Check(err)
-	producer, err := kgo.NewClient( // idempotent and acks=all by default
-		kgo.SeedBrokers(strings.Split(os.Args[1], ",")...), kgo.DefaultProduceTopic(os.Args[2]),
-		kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.ProducerLinger(5*time.Millisecond),
-		kgo.RecordDeliveryTimeout(2*time.Minute), kgo.ProduceRequestTimeout(10*time.Second), kgo.MetadataMinAge(100*time.Millisecond))
+	options := []kgo.Opt{kgo.SeedBrokers(strings.Split(os.Args[1], ",")...), kgo.DefaultProduceTopic(os.Args[2]),
+		kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.ProducerLinger(5 * time.Millisecond),
+		kgo.RecordDeliveryTimeout(2 * time.Minute), kgo.ProduceRequestTimeout(10 * time.Second), kgo.MetadataMinAge(100 * time.Millisecond)}
+	if os.Args[5] != "all" { // it is idempotent with acks=all by default
+		options = append(options, kgo.RequiredAcks(kgo.LeaderAck()), kgo.DisableIdempotentWrite(), kgo.MaxProduceRequestsInflightPerBroker(1))
+	}
+	producer, err := kgo.NewClient(options...)
 	Check(err)
 	var ended atomic.Bool
 	go func() {
