@@ -190,7 +190,14 @@ impl Work {
     /// Finds the cluster, and does the work of a member of it.
     async fn settle_and_run(mut self) {
         let joined = self.joined.clone();
-        let failed = |error: StartError| drop(joined.send_replace(Some(Err(error.to_string()))));
+        let failed = |error: StartError| {
+            // Who waits for it says again that the node is no member.
+            let why = match error {
+                StartError::Membership(why) => why,
+                other => other.to_string(),
+            };
+            drop(joined.send_replace(Some(Err(why))));
+        };
         let Settings { identity, .. } = &self.settings;
         let Identity::New { wanted, keep } = identity.clone() else {
             unreachable!("the cluster is looked for only by a node that has none");

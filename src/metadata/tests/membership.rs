@@ -185,6 +185,7 @@ async fn voters_that_disagree_are_refused() {
     let other_list = Machine { voters: vec![1, 2, 4], ..Machine::new(4, &[], &machines[0].wires) };
     let error = other_list.start().joined().await.unwrap_err().to_string();
     assert!(error.contains("names nodes [1, 2, 4] at node 4, and nodes [1, 2, 3] at node 1"), "{error}");
+    assert_eq!(error.matches("does not become a member").count(), 1, "{error}");
 }
 
 /// A node of another cluster at a voter's address gets nothing and says nothing.
