@@ -179,18 +179,18 @@ def read(topic, partitions, seconds):
     consumer.close()
 
 
-def in_sync(admin):
-    """Whether all replicas of all partitions are in sync, three of each, as the broker that is asked sees it."""
+def in_sync(admin, replicas=3):
+    """Whether all replicas of all partitions are in sync, as the broker that is asked sees it."""
     with contextlib.suppress(Exception):
         partitions = [p for topic in admin.list_topics(timeout=5).topics.values() for p in topic.partitions.values()]
-        return all(p.leader >= 0 and len(p.isrs) == len(p.replicas) == 3 for p in partitions)
+        return all(p.leader >= 0 and len(p.isrs) == len(p.replicas) == replicas for p in partitions)
 
 
-def heals(admin):
+def heals(admin, replicas=3):
     """A failure is over: no commit of the readers of `numbers` went back, all write on, all replicas come to be in sync."""
     known = no_commit_went_back("numbers")
     print(f"acknowledged {all_write_on()}, committed {known}")
-    eventually(lambda: in_sync(admin), "all replicas in sync", 60)
+    eventually(lambda: in_sync(admin, replicas), "all replicas in sync", 60)
 
 
 def judge(topics, rounds):
