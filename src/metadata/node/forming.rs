@@ -132,7 +132,8 @@ async fn ask_all(
     judge(own, &settings.voters, &answers, wanted)
 }
 
-/// Asks whoever listens at an address who it is. The error is for a person.
+/// Asks whoever listens at an address who it is, and whether its process has drawn the number in `own`. The error is for
+/// a person.
 pub(super) async fn introduce(
     network: &Network,
     own: &Introduction,
@@ -150,7 +151,7 @@ pub(super) async fn introduce(
 /// The answer of a node that belongs to no cluster yet.
 fn answer(network: &Network, own: &Introduction, message: Bytes) -> io::Result<Bytes> {
     match message::decode_question(network.versions, message) {
-        Ok((_, Question::Introduce(_))) => message::encode_answer(own),
+        Ok((_, Question::Introduce(other))) => message::encode_answer(&own.told_to(&other)),
         // It may belong to one the next time it is asked.
         Ok((_, Question::Join(_))) => message::encode_answer(&JoinAnswer::NotLeader(None)),
         Ok(_) => Ok(message::refuse(&format!("node {} belongs to no cluster yet", own.key.id))),

@@ -10,7 +10,7 @@ use openraft::async_runtime::watch::WatchReceiver;
 use tokio::sync::watch;
 
 use super::forming::introduce;
-use super::membership::Members;
+use super::membership::{Members, address_of};
 use crate::image::Image;
 
 /// For how long there may be no controller before it is said.
@@ -103,7 +103,7 @@ impl Members {
             .collect();
         let all = membership.voter_ids().count();
         let asked = voters.iter().map(|(voter, node)| async move {
-            let found = introduce(&self.network, &self.own, voter.id, (node.host.clone(), node.port)).await;
+            let found = introduce(&self.network, &self.own.asking_for(0), voter.id, address_of(node)).await;
             let why = match found {
                 Ok(found) if found.key == *voter => return None,
                 Ok(found) => {

@@ -17,6 +17,7 @@ use tokio::sync::watch;
 use super::changing::{ChangeError, Turn};
 use super::forming::introduce;
 use super::progress::{CaughtUp, QuorumState, note_caught_up, quorum_state};
+use super::scrutiny::Processes;
 use super::settings::{Settings, Voter};
 use crate::controller::KRAFT_VERSION;
 use crate::image::Image;
@@ -44,8 +45,8 @@ pub(super) struct Members {
     pub(super) bootstrap_servers: Vec<(String, u16)>,
     /// Held while the members are changed: one change at a time.
     pub(super) changing: Arc<tokio::sync::Mutex<()>>,
-    /// The processes that are known to be the members in whose name they speak (`scrutiny`).
-    pub(super) genuine: Mutex<BTreeMap<ReplicaKey, u64>>,
+    /// The processes that speak in the names of members.
+    pub(super) processes: Mutex<Processes>,
     /// Why this process cannot go on.
     pub(super) failed: watch::Sender<Option<String>>,
     /// Who was told in the log to wait, and for what.
@@ -111,7 +112,7 @@ impl Members {
             voters: settings.voters.clone(),
             bootstrap_servers: settings.bootstrap_servers.clone(),
             changing: Arc::default(),
-            genuine: Mutex::default(),
+            processes: Mutex::default(),
             failed,
             told: Mutex::default(),
             silence: 2 * settings.quorum.election_timeout_max,
@@ -244,7 +245,8 @@ impl Members {
         if (key, run) == (self.own.key, self.own.run) {
             return None;
         }
-        let found = introduce(&self.network, &self.own, key.id, address_of(known)).await.ok()?;
+        let own = self.own.asking_for(run);
+        let found = introduce(&self.network, &own, key.id, address_of(known)).await.ok()?;
         (found.key == key && found.run != run).then(|| {
             format!(
                 "node.id={} is taken: a process with directory {} runs at {known}, and another one with a copy of that \
@@ -262,7 +264,8 @@ impl Members {
         key: ReplicaKey,
         address: (String, u16),
     ) -> Result<Result<(), String>, String> {
-        let ask = |address| introduce(&self.network, &self.own, key.id, address);
+        let own = self.own.asking_for(0);
+        let ask = |address| introduce(&self.network, &own, key.id, address);
         let found = if key == self.own.key { Ok(self.own.clone()) } else { ask(address.clone()).await };
         match found {
             Ok(found) if found.key == key => {}

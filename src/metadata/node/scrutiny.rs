@@ -1,5 +1,6 @@
 //! Who speaks here about the log: only members, each from one process, and nothing that cannot be.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -11,7 +12,7 @@ use super::membership::{Members, address_of};
 use crate::quorum::message::{Envelope, Question, Versions};
 use crate::quorum::plausibility::{Known, implausible};
 use crate::quorum::replica_key::ReplicaKey;
-use crate::quorum::{LogId, Raft};
+use crate::quorum::{LogId, Raft, Vote};
 
 /// How long others may take to say whether somebody is a member, and who runs at an address.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
@@ -46,7 +47,7 @@ pub(super) async fn examine(
         tracing::warn!("a message of node {from} is refused: {why}");
         return Err(why);
     }
-    if members.genuine.lock().get(&from) == Some(&envelope.run) {
+    if members.processes.lock().may_go_on(from, envelope.run, members.clock.monotonic()) {
         return Ok(());
     }
     if !is_known && !members.is_vouched_for(from).await {
@@ -77,31 +78,48 @@ impl Members {
         }
         let known = self.membership().get_node(&from).map(address_of);
         if let Some((host, port)) = known.filter(|(host, _)| !host.is_empty()) {
-            let found = introduce(&self.network, &self.own, NodeId(-1), (host.clone(), port));
+            let own = self.own.asking_for(run);
+            let found = introduce(&self.network, &own, NodeId(-1), (host.clone(), port));
             if let Ok(Ok(found)) = tokio::time::timeout(ANSWER_TIMEOUT, found).await
                 && found.key == from
-                && found.run != run
             {
-                return Err(format!(
-                    "another process with the directory of node {from} runs at {host}:{port}"
-                ));
+                if found.run != run {
+                    return Err(format!(
+                        "another process with the directory of node {from} runs at {host}:{port}"
+                    ));
+                }
+                self.processes.lock().note_genuine(from, run);
+                return Ok(());
             }
         }
-        let mut genuine = self.genuine.lock();
-        // Members that are no more are forgotten.
-        if genuine.len() >= GENUINE_MAX {
-            genuine.clear();
-        }
-        genuine.insert(from, run);
+        // It may have moved, or the way there is cut.
+        self.processes.lock().note_unchecked(from, run, self.clock.monotonic());
         Ok(())
     }
 
     /// The leader says that this node has lost what it had acknowledged. It must not vote any more: what it lost may
-    /// be missing in the log of whom it would elect.
-    pub(super) fn has_lost(&self, leader: ReplicaKey, acknowledged: LogId) {
+    /// be missing in the log of whom it would elect. As this ends the process, it is believed only of the leader that
+    /// this node follows in the present term, and of a process that was found at that one's address.
+    ///
+    /// # Errors
+    /// Why it is not believed, for a person.
+    pub(super) async fn has_lost(
+        &self,
+        envelope: &Envelope,
+        vote: Vote,
+        acknowledged: LogId,
+    ) -> Result<(), String> {
+        let leader = envelope.from;
+        let followed = self.raft.with_raft_state(|state| *state.vote_ref()).await;
+        if followed.map_err(|error| error.to_string())? != vote {
+            return Err(format!("node {} does not follow node {leader} in this term", self.own.key.id));
+        }
+        if !self.processes.lock().is_genuine(leader, envelope.run) {
+            return Err(format!("it is not known whether this process is node {leader}"));
+        }
         let last = self.raft.metrics().borrow_watched().last_log_index;
         if last >= Some(acknowledged.index) {
-            return;
+            return Ok(());
         }
         let last = last.map_or_else(|| "none".to_owned(), |last| last.to_string());
         self.failed.send_replace(Some(format!(
@@ -110,8 +128,51 @@ impl Members {
              directory, and it joins as a new member and copies what it had",
             acknowledged.index, leader.id
         )));
+        Ok(())
     }
 }
 
-/// How many processes are remembered.
-const GENUINE_MAX: usize = 100;
+/// The processes that speak in the names of members.
+#[derive(Default)]
+pub(super) struct Processes {
+    /// Those that were found at the addresses of the members.
+    genuine: BTreeMap<ReplicaKey, u64>,
+    /// Those that could not be checked because nobody was found there, with when that was tried.
+    unchecked: BTreeMap<ReplicaKey, (u64, Duration)>,
+}
+
+/// How many members are remembered with their processes.
+const PROCESSES_MAX: usize = 100;
+
+/// How long a process that could not be checked may go on before it is tried again.
+const CHECK_AGAIN: Duration = Duration::from_secs(2);
+
+impl Processes {
+    fn is_genuine(&self, key: ReplicaKey, run: u64) -> bool {
+        self.genuine.get(&key) == Some(&run)
+    }
+
+    /// Whether a process need not be checked now.
+    fn may_go_on(&self, key: ReplicaKey, run: u64, now: Duration) -> bool {
+        let is_recent =
+            |(known, at): &(u64, Duration)| *known == run && now.saturating_sub(*at) < CHECK_AGAIN;
+        self.is_genuine(key, run) || self.unchecked.get(&key).is_some_and(is_recent)
+    }
+
+    fn note_genuine(&mut self, key: ReplicaKey, run: u64) {
+        self.unchecked.remove(&key);
+        note(&mut self.genuine, key, run);
+    }
+
+    fn note_unchecked(&mut self, key: ReplicaKey, run: u64, now: Duration) {
+        note(&mut self.unchecked, key, (run, now));
+    }
+}
+
+/// Members that are no more are forgotten.
+fn note<T>(known: &mut BTreeMap<ReplicaKey, T>, key: ReplicaKey, process: T) {
+    if known.len() >= PROCESSES_MAX {
+        known.clear();
+    }
+    known.insert(key, process);
+}

@@ -83,8 +83,8 @@ async fn answer(raft: &Raft, members: &Members, message: Bytes) -> io::Result<By
         Ok(decoded) => decoded,
         Err(answer) => return Ok(answer),
     };
-    if matches!(question, Question::Introduce(_)) {
-        return message::encode_answer(&members.own);
+    if let Question::Introduce(other) = &question {
+        return message::encode_answer(&members.own.told_to(other));
     }
     if let Some(why) = misdirected(&envelope, members) {
         return Ok(message::refuse(&why));
@@ -96,9 +96,11 @@ async fn answer(raft: &Raft, members: &Members, message: Bytes) -> io::Result<By
             if let Err(why) = scrutiny::examine(raft, members, &envelope, &question).await {
                 return Ok(message::refuse(&why));
             }
-            if let Question::Lost { acknowledged, .. } = question {
-                members.has_lost(envelope.from, acknowledged);
-                return message::encode_answer(&());
+            if let Question::Lost { vote, acknowledged } = question {
+                return match members.has_lost(&envelope, vote, acknowledged).await {
+                    Ok(()) => message::encode_answer(&()),
+                    Err(why) => Ok(message::refuse(&why)),
+                };
             }
             if matches!(question, Question::Append(_) | Question::Snapshot { .. }) {
                 members.heard_of_leader();

@@ -17,12 +17,25 @@ use crate::node::Voter;
 pub(crate) struct Introduction {
     /// The node and its directory.
     pub(crate) key: ReplicaKey,
-    /// The number that its process has drawn.
+    /// The number that its process has drawn, or in a question the one that is asked about. It proves that messages come
+    /// from this process, so it is told only to those who know it.
     pub(crate) run: u64,
     /// Its cluster; `None` for a node that belongs to none yet.
     pub(crate) cluster_id: Option<String>,
     /// The nodes in its `controller.quorum.voters`, in order; empty where that is not set.
     pub(crate) configured: Vec<i32>,
+}
+
+impl Introduction {
+    /// The same, as a question for the process that has drawn the number `run`; 0 where any may answer.
+    pub(crate) fn asking_for(&self, run: u64) -> Introduction {
+        Introduction { run, ..self.clone() }
+    }
+
+    /// What one who asks is told: the number of this process only if it is the one that is asked about, else 0.
+    pub(crate) fn told_to(&self, other: &Introduction) -> Introduction {
+        self.asking_for(if other.run == self.run { self.run } else { 0 })
+    }
 }
 
 /// A node that wants to be a member of the quorum, or that has moved.

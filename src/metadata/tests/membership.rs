@@ -10,40 +10,21 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bytes::{BufMut, Bytes};
 use klamm_io::{Clock, Disk, SystemClock};
 use klamm_metadata::{
-    InitialVoters, MetadataNode, QuorumMessage, QuorumState, ReplicaKey, VoterChange, VoterChangeError,
-    format,
+    InitialVoters, MetadataNode, QuorumState, ReplicaKey, VoterChange, VoterChangeError, format,
 };
-use klamm_model::{NodeId, Uuid};
+use klamm_model::NodeId;
 use klamm_testing::SeededRandom;
 
-use wires::{Machine, Wires, host, leader_of, register_by_whoever_leads, wait_for};
-
-const LIMIT: Duration = Duration::from_secs(20);
-
-fn key(id: i32, directory: u8) -> ReplicaKey {
-    ReplicaKey::new(NodeId(id), Uuid([directory; 16]))
-}
-
-/// Three machines with a cluster on them that has a leader.
-async fn three() -> (Vec<Machine>, Vec<Arc<MetadataNode>>) {
-    let wires = Wires::default();
-    let machines: Vec<Machine> = (1..=3).map(|id| Machine::new(id, &[1, 2, 3], &wires)).collect();
-    let nodes: Vec<_> = machines.iter().map(Machine::start).collect();
-    for node in &nodes {
-        wait_for(node, "a controller", |image| image.controller.is_some()).await;
-    }
-    (machines, nodes)
-}
+use wires::{
+    LIMIT, Machine, Wires, described, host, key, leader_of, patient, register_by_whoever_leads, three,
+    wait_for,
+};
 
 /// A start after which nobody stands for election by itself for a minute.
 fn start_patiently(machine: &Machine) -> Arc<MetadataNode> {
-    let mut settings = machine.settings();
-    settings.quorum.election_timeout_min = Duration::from_secs(60);
-    settings.quorum.election_timeout_max = Duration::from_secs(120);
-    machine.start_with(settings).unwrap()
+    machine.start_with(patient(machine)).unwrap()
 }
 
 /// As [`three`], with machines on which the leadership does not move by itself.
@@ -55,25 +36,6 @@ async fn patient_three() -> (Vec<Machine>, Vec<Arc<MetadataNode>>) {
         wait_for(node, "a controller", |image| image.controller.is_some()).await;
     }
     (machines, nodes)
-}
-
-/// Waits until whoever leads describes the quorum as wanted, and returns it.
-async fn described(
-    nodes: &[Arc<MetadataNode>],
-    what: &str,
-    wanted: impl Fn(&QuorumState) -> bool,
-) -> QuorumState {
-    let found = async {
-        loop {
-            for node in nodes {
-                if let Some(state) = node.describe_quorum().await.filter(|state| wanted(state)) {
-                    return state;
-                }
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(LIMIT, found).await.unwrap_or_else(|_| panic!("waiting for {what}"))
 }
 
 fn voters(state: &QuorumState) -> Vec<ReplicaKey> {
@@ -305,50 +267,6 @@ async fn a_dead_leader_is_replaced_at_once_by_those_who_know() {
     }
     assert!(clock.monotonic() - since < Duration::from_secs(30), "it was an election time-out");
     register_by_whoever_leads(&rest, 13).await;
-}
-
-/// A message of the quorum as it travels, to everybody at an address where `to` is `None`.
-fn message(cluster_id: &str, from: ReplicaKey, to: Option<ReplicaKey>, json: &str) -> QuorumMessage {
-    let mut out = vec![3, cluster_id.len() as u8];
-    out.put_slice(cluster_id.as_bytes());
-    out.put_i32(from.id.0);
-    out.put_slice(&from.directory_id.0);
-    out.put_u64(1);
-    let to = to.unwrap_or_default();
-    out.put_i32(to.id.0);
-    out.put_slice(&to.directory_id.0);
-    out.put_u32(json.len() as u32);
-    out.put_slice(json.as_bytes());
-    QuorumMessage(Bytes::from(out))
-}
-
-/// One frame with the last of all terms would be kept, spread, and leave no term for the next election.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_message_that_cannot_be_true_changes_nothing() {
-    let (_, nodes) = three().await;
-    leader(&nodes).await;
-    let cluster_id = nodes[0].image().cluster_id.clone();
-    let append = |by: ReplicaKey, term: u64| {
-        format!(
-            r#"{{"Append":{{"vote":{{"leader_id":{{"term":{term},"voted_for":"{by}"}},"committed":true}},
-            "prev_log_id":null,"leader_commit":null}}}}"#
-        )
-    };
-    for (from, to, by, term, why) in [
-        (key(5, 5), None, key(5, 5), u64::MAX, "must say whom it is meant for"),
-        (key(5, 5), Some(key(1, 1)), key(5, 5), 9, "knows no member 5-"),
-        (key(2, 2), Some(key(1, 1)), key(3, 3), 9, "speaks for node 3"),
-        (key(2, 2), Some(key(1, 1)), key(2, 2), u64::MAX, "far beyond this node's"),
-        (key(2, 2), Some(key(1, 1)), key(2, 2), 9, "another process with the directory of node 2"),
-        (key(1, 1), Some(key(1, 1)), key(1, 1), 9, "the sender has a copy"),
-    ] {
-        let answer = nodes[0].answer_peer(message(&cluster_id, from, to, &append(by, term))).await.unwrap();
-        let text = String::from_utf8_lossy(&answer).into_owned();
-        assert!(text.contains(why), "{text}");
-    }
-    register_by_whoever_leads(&nodes.iter().collect::<Vec<_>>(), 11).await;
-    let state = described(&nodes, "a leader", |_| true).await;
-    assert!(state.leader_epoch < 1000, "{}", state.leader_epoch);
 }
 
 /// Two majorities are needed while the voters change. That must end, although nobody waits for it any more, and also

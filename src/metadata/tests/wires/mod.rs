@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{BufMut, Bytes};
 use klamm_config::BrokerConfig;
 use klamm_io::{BoxFuture, SystemClock};
 use klamm_metadata::{
     Identity, Image, KafkaRules, MetadataNode, PeerError, QuorumMessage, QuorumNetwork, QuorumSettings,
-    Settings, StartError, TopicDefaults, Voter,
+    QuorumState, ReplicaKey, Settings, StartError, TopicDefaults, Voter,
 };
 use klamm_model::{NodeId, Uuid};
 use klamm_testing::{SeededRandom, SimulatedDisk};
@@ -19,6 +19,9 @@ use crate::joining;
 
 /// How long a test waits for a decision.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long a test waits for the quorum.
+pub(crate) const LIMIT: Duration = Duration::from_secs(20);
 
 /// Nodes by host; one that is not in here cannot be reached.
 #[derive(Clone, Default)]
@@ -160,6 +163,69 @@ impl Machine {
         self.cut();
         node.shutdown();
     }
+}
+
+/// A node with a directory whose bytes are all the same.
+pub(crate) fn key(id: i32, directory: u8) -> ReplicaKey {
+    ReplicaKey::new(NodeId(id), Uuid([directory; 16]))
+}
+
+/// Three machines with a cluster on them that has a leader.
+pub(crate) async fn three() -> (Vec<Machine>, Vec<Arc<MetadataNode>>) {
+    let wires = Wires::default();
+    let machines: Vec<Machine> = (1..=3).map(|id| Machine::new(id, &[1, 2, 3], &wires)).collect();
+    let nodes: Vec<_> = machines.iter().map(Machine::start).collect();
+    for node in &nodes {
+        wait_for(node, "a controller", |image| image.controller.is_some()).await;
+    }
+    (machines, nodes)
+}
+
+/// Waits until whoever leads describes the quorum as wanted, and returns it.
+pub(crate) async fn described(
+    nodes: &[Arc<MetadataNode>],
+    what: &str,
+    wanted: impl Fn(&QuorumState) -> bool,
+) -> QuorumState {
+    let found = async {
+        loop {
+            for node in nodes {
+                if let Some(state) = node.describe_quorum().await.filter(|state| wanted(state)) {
+                    return state;
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(LIMIT, found).await.unwrap_or_else(|_| panic!("waiting for {what}"))
+}
+
+/// Settings with which nobody stands for election by itself for a minute.
+pub(crate) fn patient(machine: &Machine) -> Settings {
+    let mut settings = machine.settings();
+    settings.quorum.election_timeout_min = Duration::from_secs(60);
+    settings.quorum.election_timeout_max = Duration::from_secs(120);
+    settings
+}
+
+/// A message of the quorum as it travels, from a member's process to everybody at an address where `to` is `None`.
+pub(crate) fn message(
+    cluster_id: &str,
+    (from, run): (ReplicaKey, u64),
+    to: Option<ReplicaKey>,
+    json: &str,
+) -> QuorumMessage {
+    let mut out = vec![3, cluster_id.len() as u8];
+    out.put_slice(cluster_id.as_bytes());
+    out.put_i32(from.id.0);
+    out.put_slice(&from.directory_id.0);
+    out.put_u64(run);
+    let to = to.unwrap_or_default();
+    out.put_i32(to.id.0);
+    out.put_slice(&to.directory_id.0);
+    out.put_u32(json.len() as u32);
+    out.put_slice(json.as_bytes());
+    QuorumMessage(Bytes::from(out))
 }
 
 pub(crate) async fn wait_for(node: &MetadataNode, what: &str, wanted: impl Fn(&Image) -> bool) {
