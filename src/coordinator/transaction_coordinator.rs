@@ -1,6 +1,7 @@
 //! The coordinator of all transactions of this node.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use klamm_io::{BoxFuture, Clock};
 use klamm_metadata::Image;
@@ -23,6 +24,10 @@ pub trait TransactionEnvironment: Send + Sync {
 
     /// The cluster as this node knows it.
     fn image(&self) -> Arc<Image>;
+
+    /// Whether no other node led a partition of `__transaction_state` at a time of the monotonic clock, though this one
+    /// believed to lead it. It may take a while to find out.
+    fn led_alone(&self, index: i32, time: Duration) -> BoxFuture<'_, bool>;
 
     /// An id that no producer ever had.
     fn unused_producer_id(&self) -> BoxFuture<'_, Result<ProducerId, ErrorCode>>;
@@ -104,7 +109,16 @@ impl TransactionCoordinator {
     /// Asks the mailbox that a transactional id belongs to.
     pub(crate) async fn ask(&self, transactional_id: &str, request: Request) -> Reply {
         let count = self.env.transactions_partition_count();
-        self.mailboxes.ask(transactional_id, count, request).await
+        let asked_at = self.mailboxes.clock.monotonic();
+        let reply = self.mailboxes.ask(transactional_id, count, request).await;
+        let is_settled = matches!(reply, Reply::Refused(_) | Reply::NeedsProducerId);
+        // What was so already is answered without an append, and may be so no longer.
+        let index = partition_of(transactional_id, count);
+        if is_settled || self.env.led_alone(index, asked_at).await {
+            reply
+        } else {
+            Reply::Refused(ErrorCode::CoordinatorNotAvailable)
+        }
     }
 
     /// As [`TransactionCoordinator::ask`] for requests that may need an id that no producer had.

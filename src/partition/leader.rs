@@ -31,6 +31,8 @@ pub struct Leadership {
 pub(crate) struct LeaderState {
     pub(crate) local: NodeId,
     pub(crate) partition_epoch: i32,
+    /// When this replica heard that it leads.
+    leads_since: Duration,
     /// Where this leader's own epoch begins; a high watermark below it is not known to be the real one.
     epoch_start: Offset,
     pub(crate) replicas: Vec<NodeId>,
@@ -44,9 +46,10 @@ pub(crate) struct LeaderState {
 
 impl LeaderState {
     /// Of a leader whose epoch begins at `epoch_start`, before it knows who else is there.
-    fn new(local: NodeId, epoch_start: Offset, partition_epoch: i32) -> LeaderState {
+    fn new(local: NodeId, epoch_start: Offset, partition_epoch: i32, now: Duration) -> LeaderState {
         LeaderState {
             local,
+            leads_since: now,
             partition_epoch,
             epoch_start,
             replicas: Vec::new(),
@@ -168,7 +171,7 @@ impl Partition {
                 }
             }
             _ => {
-                let mut leader = LeaderState::new(self.local, local_end, leadership.partition_epoch);
+                let mut leader = LeaderState::new(self.local, local_end, leadership.partition_epoch, now);
                 leader.take_over(leadership, now);
                 state.role = Role::Leader(leader);
                 state.leader_epoch = leadership.leader_epoch;
@@ -232,14 +235,20 @@ impl Partition {
         }
     }
 
-    /// Whether nobody else led at that time, as far as its followers have shown by fetching since: a successor would be
-    /// one of those in sync, of which there are as many as acknowledgements need.
+    /// Whether this replica has led without a break since that time, as far as it knows.
+    pub fn has_led_since(&self, time: Duration) -> bool {
+        matches!(&self.state.lock().role, Role::Leader(leader) if leader.leads_since <= time)
+    }
+
+    /// As [`Partition::has_led_since`], and its followers have shown by fetching since that none of them led: a successor
+    /// would be one of those in sync, of which there are as many as acknowledgements need.
     pub fn was_leader_at(&self, time: Duration) -> bool {
         let settings = self.settings.load();
         let state = self.state.lock();
         let Role::Leader(leader) = &state.role else { return false };
         let may_lead = leader.isr.iter().chain(leader.proposed.iter().flatten());
-        leader.isr.len() >= leader.min_in_sync(&settings)
+        leader.leads_since <= time
+            && leader.isr.len() >= leader.min_in_sync(&settings)
             && may_lead
                 .filter(|node| **node != self.local)
                 .all(|node| leader.follower(*node).is_some_and(|follower| follower.followed_at(time)))

@@ -161,9 +161,19 @@ impl Partition {
         self.state.lock().has_lost_records
     }
 
-    /// Whether the disk has no room for more of its records: another replica should lead.
-    pub fn lacks_space(&self) -> bool {
-        self.space.is_lacking(self.clock.monotonic())
+    /// Whether the disk has no room for more of its records: another replica should lead. Where nothing is written for
+    /// long, `has_room` is asked.
+    pub fn lacks_space(&self, has_room: impl FnOnce() -> bool) -> bool {
+        self.space.is_lacking(self.clock.monotonic(), has_room)
+    }
+
+    /// `min.insync.replicas`, but never more than there are replicas; that of a follower is the setting.
+    pub fn in_sync_replicas_min(&self) -> usize {
+        let settings = self.settings.load();
+        match &self.state.lock().role {
+            Role::Leader(leader) => leader.min_in_sync(&settings),
+            _ => settings.in_sync_replicas_min,
+        }
     }
 
     /// The leader that it follows or is.

@@ -40,8 +40,8 @@ pub(crate) struct Follower {
     /// that time.
     leader_end_at_fetch: Offset,
     fetched_at: Option<Duration>,
-    /// When the fetch before that one came.
-    fetched_before: Option<Duration>,
+    /// When the two fetches before that one came, the earlier one first.
+    fetched_before: [Option<Duration>; 2],
 }
 
 impl Follower {
@@ -55,7 +55,7 @@ impl Follower {
             caught_up_at: is_in_sync.then_some(now),
             leader_end_at_fetch: Offset::MAX,
             fetched_at: None,
-            fetched_before: None,
+            fetched_before: [None; 2],
         }
     }
 
@@ -69,13 +69,13 @@ impl Follower {
         self.log_end = progress.log_end;
         self.log_start = progress.log_start;
         self.leader_end_at_fetch = leader_end;
-        self.fetched_before = self.fetched_at.replace(now);
+        self.fetched_before = [self.fetched_before[1], self.fetched_at.replace(now)];
     }
 
-    /// Whether it followed this leader at that time: it has fetched twice since then. One fetch may have been under way for
-    /// long, but it sends the next when it has the answer to that.
+    /// Whether it followed this leader at that time: it has fetched three times since then. One fetch may have been under
+    /// way for long, and another that was sent when it gave the first up; it sends the third when it has an answer.
     pub(crate) fn followed_at(&self, time: Duration) -> bool {
-        self.fetched_before.is_some_and(|at| at >= time)
+        self.fetched_before[0].is_some_and(|at| at >= time)
     }
 
     /// Whether it has all, or had all not longer ago than `replica.lag.time.max.ms`.

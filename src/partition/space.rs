@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use klamm_storage::{StorageError, StorageErrorKind};
 
-/// For how long an append that found no room counts. What leads or follows where records are written tries again much
-/// sooner; where nothing is written, nobody knows better.
+/// For how long an append that found no room counts at least. What leads or follows where records are written tries again
+/// much sooner.
 const COUNTS_FOR: Duration = Duration::from_secs(30);
 
 /// When an append last found no room.
@@ -34,8 +34,9 @@ impl Space {
         appended
     }
 
-    pub(crate) fn is_lacking(&self, now: Duration) -> bool {
+    /// Whether there is none. Where the last append that found none is long ago, `has_room` is asked.
+    pub(crate) fn is_lacking(&self, now: Duration, has_room: impl FnOnce() -> bool) -> bool {
         let refused_at = Duration::from_millis(self.refused_at.load(Ordering::Relaxed));
-        !refused_at.is_zero() && now.saturating_sub(refused_at) < COUNTS_FOR
+        !refused_at.is_zero() && (now.saturating_sub(refused_at) < COUNTS_FOR || !has_room())
     }
 }

@@ -98,6 +98,13 @@ impl Environment {
         self.context.get()?.upgrade()
     }
 
+    async fn led_partition_alone(&self, partition: Option<Arc<Partition>>, time: Duration) -> bool {
+        match (self.context(), partition) {
+            (Some(context), Some(partition)) => lease::led_alone(&context, &partition, time).await,
+            _ => false,
+        }
+    }
+
     fn partition_count(&self, topic: &str) -> i32 {
         let image = self.metadata.image();
         image.topic_by_name(topic).map_or(0, |topic| topic.partitions.len() as i32)
@@ -118,12 +125,7 @@ impl GroupEnvironment for Environment {
     }
 
     fn led_alone(&self, index: i32, time: Duration) -> BoxFuture<'_, bool> {
-        Box::pin(async move {
-            match (self.context(), self.offsets_partition(index)) {
-                (Some(context), Some(partition)) => lease::led_alone(&context, &partition, time).await,
-                _ => false,
-            }
-        })
+        Box::pin(self.led_partition_alone(self.offsets_partition(index), time))
     }
 }
 
@@ -138,6 +140,10 @@ impl TransactionEnvironment for Environment {
 
     fn image(&self) -> Arc<Image> {
         self.metadata.image()
+    }
+
+    fn led_alone(&self, index: i32, time: Duration) -> BoxFuture<'_, bool> {
+        Box::pin(self.led_partition_alone(self.transactions_partition(index), time))
     }
 
     fn unused_producer_id(&self) -> BoxFuture<'_, Result<ProducerId, ErrorCode>> {

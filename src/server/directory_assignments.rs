@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use klamm_metadata::{DIRECTORY_LOST, Image, PartitionState};
-use klamm_model::{ErrorCode, NodeId, TopicId, Uuid};
+use klamm_model::{ErrorCode, TopicId, Uuid};
 use klamm_partition::Partition;
 use klamm_protocol::messages::AssignReplicasToDirsRequest;
 use klamm_protocol::messages::assign_replicas_to_dirs::{
@@ -27,6 +27,9 @@ const REPLICAS_MAX: usize = 2250;
 /// How often it is looked again when no metadata have changed: a move into another directory ends without that, and a disk
 /// becomes full.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// How many bytes have to be free until a replica that found no room for its records comes back where nothing is written.
+const ROOM_BYTES: u64 = 64 << 20;
 
 /// How long it waits after a change of the metadata, so that many new partitions make one request.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -62,7 +65,7 @@ fn untold(context: &Context, image: &Image) -> BTreeMap<Uuid, BTreeMap<TopicId, 
         let unopened = local.offline.iter().filter(|index| !local.partitions.contains_key(index));
         for index in local.partitions.keys().chain(unopened).copied() {
             let Some(state) = topic.partition(index) else { continue };
-            let Some(directory) = directory_of(local, index, state, context.node_id) else { continue };
+            let Some(directory) = directory_of(context, local, index, state) else { continue };
             if !state.replicas.contains(&context.node_id) || state.directory_of(context.node_id) == directory
             {
                 continue;
@@ -78,7 +81,8 @@ fn untold(context: &Context, image: &Image) -> BTreeMap<Uuid, BTreeMap<TopicId, 
 }
 
 /// Where a replica is; nothing if that is not to be told.
-fn directory_of(local: &LocalTopic, index: i32, state: &PartitionState, node: NodeId) -> Option<Uuid> {
+fn directory_of(context: &Context, local: &LocalTopic, index: i32, state: &PartitionState) -> Option<Uuid> {
+    let node = context.node_id;
     let partition = local.partitions.get(&index);
     let log = partition.map(|partition| partition.log());
     if log.as_ref().is_some_and(|log| !log.is_directory_online()) {
@@ -90,11 +94,22 @@ fn directory_of(local: &LocalTopic, index: i32, state: &PartitionState, node: No
     if local.offline.contains(&index) || partition.is_some_and(|partition| has_failed(partition)) {
         return (has_others || state.directory_of(node) == DIRECTORY_LOST).then_some(DIRECTORY_LOST);
     }
-    // It can be read: when the others are gone, it leads again.
-    if has_others && partition.is_some_and(|partition| partition.lacks_space()) {
+    let others = state.isr.iter().filter(|member| **member != node).count();
+    let lacks_space = |partition: &Partition| {
+        // Without as many as acknowledgements need, nobody would gain by it, and this one can at least be read.
+        others >= partition.in_sync_replicas_min().max(1)
+            && partition.lacks_space(|| has_room(context, partition))
+    };
+    if partition.is_some_and(|partition| lacks_space(partition)) {
         return Some(DIRECTORY_LOST);
     }
     log.map(|log| log.directory_id())
+}
+
+/// Whether the file system of a partition's log has room for more than a few records.
+fn has_room(context: &Context, partition: &Partition) -> bool {
+    let free = context.store.free_bytes(&partition.log());
+    free.is_none_or(|free| free >= ROOM_BYTES)
 }
 
 /// Whether the controller took it.

@@ -5,10 +5,14 @@
 //! on without it, which it does not know yet. Consumers see nothing wrong in its logs, which end earlier. But the offsets of a
 //! group that it would tell are older than those that its successor has committed.
 //!
-//! So it counts from each heartbeat that the controller took: until a session later nobody is elected in its place.
-//! Where the controllers are silent that time passes, though the brokers work on; then the followers' fetches tell.
+//! So it counts from each heartbeat that the controller took: until a session later (`broker.session.timeout.ms`, which
+//! brokers and controllers have to agree on) nobody is elected in its place because it is silent. Where the controllers
+//! are silent that time passes, though the brokers work on; then the followers' fetches tell.
+//!
+//! This is no proof. A broker that stands still while it is unregistered, or while its partitions are reassigned, may answer
+//! once from what it had, before it hears of that.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use klamm_partition::Partition;
@@ -23,6 +27,8 @@ const PAUSE: Duration = Duration::from_millis(25);
 pub(crate) struct Lease {
     /// In ms of the monotonic clock.
     until: AtomicU64,
+    /// Whether this broker gives away what it leads. It gets no lease any more.
+    is_leaving: AtomicBool,
 }
 
 impl Lease {
@@ -32,6 +38,11 @@ impl Lease {
         self.until.store(millis(sent.saturating_add(session)), Ordering::Release);
     }
 
+    /// This broker is about to give away what it leads.
+    pub(crate) fn leave(&self) {
+        self.is_leaving.store(true, Ordering::Release);
+    }
+
     /// The controller has fenced this broker.
     pub(crate) fn end(&self) {
         self.until.store(0, Ordering::Release);
@@ -39,7 +50,7 @@ impl Lease {
 
     /// Whether it was the leader of all that it led, up to `now`.
     pub(crate) fn holds(&self, now: Duration) -> bool {
-        millis(now) < self.until.load(Ordering::Acquire)
+        millis(now) < self.until.load(Ordering::Acquire) && !self.is_leaving.load(Ordering::Acquire)
     }
 }
 
@@ -51,15 +62,15 @@ fn millis(time: Duration) -> u64 {
 /// replicas in sync to fetch, as long as those that have nothing to fetch take.
 pub(crate) async fn led_alone(context: &Context, partition: &Partition, time: Duration) -> bool {
     if context.lease.holds(context.clock.monotonic()) {
-        return partition.is_leader();
+        return partition.has_led_since(time);
     }
     let fetch_wait = u64::try_from(context.config().replica_fetch_wait_max_ms).unwrap_or(0);
-    let deadline = time.saturating_add(3 * Duration::from_millis(fetch_wait));
+    let deadline = time.saturating_add(4 * Duration::from_millis(fetch_wait));
     loop {
         if partition.was_leader_at(time) {
             return true;
         }
-        if context.clock.monotonic() >= deadline {
+        if !partition.has_led_since(time) || context.clock.monotonic() >= deadline {
             return false;
         }
         tokio::time::sleep(PAUSE).await;

@@ -253,6 +253,7 @@ pub(crate) async fn take_leave(context: &Context) {
 }
 
 async fn leave(context: &Context) {
+    context.lease.leave();
     let mut heard = context.clock.monotonic();
     loop {
         match heartbeat(context, &context.controller, true, LEAVE_ASK_TIMEOUT).await {
@@ -302,7 +303,7 @@ async fn heartbeat(
     let answer = controller.ask(request, limit).await;
     match ErrorCode::from_code(answer.error_code).unwrap_or(ErrorCode::UnknownServerError) {
         ErrorCode::None => {
-            if answer.is_fenced || want_shut_down {
+            if answer.is_fenced {
                 context.lease.end();
             } else {
                 let session = u64::try_from(context.config().broker_session_timeout_ms).unwrap_or(0);

@@ -3,6 +3,7 @@
 
 mod memory;
 
+use std::future::ready;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -48,6 +49,10 @@ impl TransactionEnvironment for Node {
 
     fn image(&self) -> Arc<Image> {
         GroupEnvironment::image(&*self.surroundings)
+    }
+
+    fn led_alone(&self, _index: i32, _time: Duration) -> BoxFuture<'_, bool> {
+        Box::pin(ready(true))
     }
 
     fn unused_producer_id(&self) -> BoxFuture<'_, Result<ProducerId, ErrorCode>> {

@@ -6,6 +6,8 @@ use std::time::Duration;
 use klamm_io::{Clock, Random};
 use klamm_model::NodeId;
 use klamm_protocol::records::cluster_metadata::MetadataRecord;
+use openraft::Instant;
+use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{ClientWriteError, RaftError};
 use openraft::raft::ClientWriteResponse;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -217,7 +219,11 @@ async fn decide_some(
         }
         let Plan { records, mut outcomes } = decide_upon(&image, surroundings, jobs);
         if records.is_empty() {
-            return outcomes;
+            // What was decided upon an image that may be old would be wrong; what is written cannot be.
+            return match is_surely_leader(raft, surroundings) {
+                true => outcomes,
+                false => vec![Err(SubmitError::NotController(surroundings.id)); jobs.len()],
+            };
         }
         let written = raft.client_write(Batch { based_on: image.offset, records }).await;
         match judge(written, surroundings.id) {
@@ -231,6 +237,16 @@ async fn decide_some(
             None => tracing::debug!("metadata changed in between; deciding again"),
         }
     }
+}
+
+/// Whether no other node can lead the quorum by now: a majority has heard of this one more recently than it takes to vote
+/// for another.
+fn is_surely_leader(raft: &Raft, surroundings: &Surroundings) -> bool {
+    let metrics = raft.metrics();
+    let metrics = metrics.borrow_watched();
+    let is_alone = metrics.membership_config.membership().voter_ids().count() == 1;
+    let lease = surroundings.quorum.election_timeout_min;
+    is_alone || metrics.last_quorum_acked.is_some_and(|acked| acked.elapsed() < lease)
 }
 
 /// What was decided together.

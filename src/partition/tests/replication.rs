@@ -382,19 +382,21 @@ fn a_replica_in_no_directory_is_not_waited_for() {
     assert!(leader.partition.has_caught_up(FOLLOWER));
 }
 
-/// What a leader has only read from itself is certain when its followers show that they follow it still. One fetch is not
-/// enough: it may have been under way since before they left.
+/// What a leader has only read from itself is certain when its followers show that they follow it still. Two fetches are not
+/// enough: they may have been under way since before they left.
 #[test]
 fn followers_that_fetch_show_that_nobody_else_leads() {
     let (leader, _) = pair(PartitionSettings { in_sync_replicas_min: 2, ..Default::default() });
     let fetches = |log_end| leader.partition.follower_fetched(FollowerProgress::at(FOLLOWER, log_end));
     fetches(0);
     fetches(0);
+    fetches(0);
     leader.clock.advance(Duration::from_millis(1));
     let time = leader.clock.monotonic();
     assert!(!leader.partition.was_leader_at(time), "what was before shows nothing");
     fetches(0);
-    assert!(!leader.partition.was_leader_at(time), "it may be an old one");
+    fetches(0);
+    assert!(!leader.partition.was_leader_at(time), "they may be old ones");
     fetches(0);
     assert!(leader.partition.was_leader_at(time));
 
@@ -403,4 +405,9 @@ fn followers_that_fetch_show_that_nobody_else_leads() {
     assert!(!leader.partition.was_leader_at(time), "one that is eligible may lead without this one");
     leader.partition.become_follower(&leadership(1, &[LEADER, FOLLOWER]));
     assert!(!leader.partition.was_leader_at(time));
+
+    leader.clock.advance(Duration::from_millis(1));
+    leader.partition.become_leader(&leadership(2, &[LEADER, FOLLOWER])).unwrap();
+    (0..3).for_each(|_| assert!(fetches(0)));
+    assert!(!leader.partition.was_leader_at(time), "another one led in between");
 }

@@ -371,6 +371,12 @@ impl LogStore {
         self.shared.health.iter().map(|health| status(health.path(), health.failure())).collect()
     }
 
+    /// How many bytes are free on the file system of a log; nothing if that cannot be found out.
+    pub fn free_bytes(&self, log: &Log) -> Option<u64> {
+        let (_, free) = self.shared.environment.disk.space(&log.dir()).ok()?;
+        Some(free)
+    }
+
     /// Calls `listener` with the path and the reason when a log directory goes offline, and at once for those
     /// that are.
     pub fn on_directory_failure(&self, listener: impl Fn(&Path, &StorageError) + Send + Sync + 'static) {
