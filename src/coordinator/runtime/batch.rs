@@ -15,7 +15,8 @@ pub(super) struct Encoded<M: Machine> {
     pub(super) size: usize,
 }
 
-/// More than what a record needs beside key and value.
+/// What a record needs at most beside key and value: its length, attributes, timestamp, offset, the lengths of both,
+/// and the number of headers.
 const RECORD_OVERHEAD: usize = 32;
 
 impl<M: Machine> Encoded<M> {
@@ -35,29 +36,64 @@ impl<M: Machine> Encoded<M> {
     }
 }
 
-/// A batch that is being filled.
-pub(super) struct Pending<M: Machine> {
+/// The records of one write, and what follows it.
+pub(super) struct EncodedWrite<M: Machine> {
     pub(super) records: Vec<Encoded<M>>,
     pub(super) size: usize,
-    pub(super) thens: Vec<M::Then>,
+    pub(super) then: M::Then,
+}
+
+impl<M: Machine> EncodedWrite<M> {
+    pub(super) fn new(records: Vec<Encoded<M>>, then: M::Then) -> EncodedWrite<M> {
+        let size = records.iter().map(|record| record.size).sum();
+        EncodedWrite { records, size, then }
+    }
+
+    /// Takes its first records, as many as fit, where it is larger than a batch and consists of tombstones alone, as
+    /// the deletion of a group with very many offsets: these may as well be written one by one. All other
+    /// writes are one whole, as in Kafka.
+    pub(super) fn take_part(&mut self, bytes_max: usize) -> Option<Vec<Encoded<M>>> {
+        if self.size <= bytes_max || self.records.iter().any(|record| record.value.is_some()) {
+            return None;
+        }
+        let mut size = 0;
+        let fitting = self.records.iter().take_while(|record| {
+            size += record.size;
+            size <= bytes_max
+        });
+        let count = fitting.count().max(1);
+        if count >= self.records.len() {
+            return None;
+        }
+        let rest = self.records.split_off(count);
+        let part = std::mem::replace(&mut self.records, rest);
+        self.size -= part.iter().map(|record| record.size).sum::<usize>();
+        Some(part)
+    }
+}
+
+/// A batch that is being filled.
+pub(super) struct Pending<M: Machine> {
+    pub(super) writes: Vec<EncodedWrite<M>>,
+    pub(super) size: usize,
 }
 
 impl<M: Machine> Default for Pending<M> {
     fn default() -> Pending<M> {
-        Pending { records: Vec::new(), size: 0, thens: Vec::new() }
+        Pending { writes: Vec::new(), size: 0 }
     }
 }
 
 impl<M: Machine> Pending<M> {
-    pub(super) fn push(&mut self, record: Encoded<M>) {
-        self.size += record.size;
-        self.records.push(record);
+    pub(super) fn push(&mut self, write: EncodedWrite<M>) {
+        self.size += write.size;
+        self.writes.push(write);
     }
 }
 
 /// A batch of these records, of a transaction or of none.
-pub(super) fn build<M: Machine>(
-    records: &[Encoded<M>],
+pub(super) fn build<'a, M: Machine>(
+    records: impl Iterator<Item = &'a Encoded<M>>,
     now_ms: TimestampMs,
     transaction: Option<(ProducerId, ProducerEpoch)>,
 ) -> Bytes {

@@ -56,6 +56,9 @@ pub trait CoordinatorLog: Send + Sync + 'static {
     /// one may be cut. Reads up to the end of the log, beyond the high watermark.
     fn read(&self, from: Offset, bytes_max: usize) -> Result<Bytes, LogFault>;
 
+    /// The largest batch that it takes now, in bytes.
+    fn batch_bytes_max(&self) -> usize;
+
     /// Appends one batch, with the guard that the first one of a transaction needs; returns the offset of its
     /// first record.
     fn append(&self, batch: Bytes, guard: Option<VerificationGuard>) -> Result<Offset, LogFault>;
@@ -128,6 +131,12 @@ impl CoordinatorLog for PartitionLog {
         })?;
         let Some(slice) = read.slice else { return Ok(Bytes::new()) };
         slice.to_bytes().map_err(|error| LogFault::Other(error.to_string()))
+    }
+
+    fn batch_bytes_max(&self) -> usize {
+        let segment_bytes =
+            usize::try_from(self.partition.log().config().segment_bytes).unwrap_or(usize::MAX);
+        self.partition.settings().batch_bytes_max.min(segment_bytes)
     }
 
     fn append(&self, batch: Bytes, guard: Option<VerificationGuard>) -> Result<Offset, LogFault> {

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use klamm_io::Clock;
 use klamm_model::{ErrorCode, LeaderEpoch, Offset, ProducerId};
+use klamm_records::HEAD_LEN;
 use tokio::sync::{mpsc, oneshot};
 
 use super::RuntimeSettings;
-use super::batch::{Encoded, Pending, build};
+use super::batch::{Encoded, EncodedWrite, Pending, build};
 use super::load::{LoadError, Loaded, load_some};
 use super::log::{CoordinatorLog, LogFault};
 use crate::machine::{Effects, Form, Host, Machine, Now, Origin, Ticket, Write};
@@ -119,6 +120,9 @@ struct Worker<M: Machine> {
     /// In the order of offsets.
     uncommitted: VecDeque<Uncommitted<M>>,
 }
+
+/// What follows writes that failed, and why they did.
+type Failed<M> = Vec<(<M as Machine>::Then, ErrorCode)>;
 
 /// What woke the worker.
 enum Event<M: Machine> {
@@ -283,61 +287,81 @@ impl<M: Machine> Worker<M> {
         let mut batch = Pending::default();
         for Write { records, form, then } in writes {
             if !matches!(form, Form::Plain) {
-                let _ = self.flush(std::mem::take(&mut batch), &mut failed);
+                self.flush(std::mem::take(&mut batch), &mut failed);
                 match self.append_alone(records, form) {
                     Ok(()) => self.await_commit(self.appended_below, then),
                     Err(code) => failed.push((then, code)),
                 }
                 continue;
             }
-            match Encoded::all(records).and_then(|records| self.fill(&mut batch, records, &mut failed)) {
-                Ok(()) => batch.thens.push(then),
+            match Encoded::all(records) {
+                Ok(records) => self.fill(&mut batch, EncodedWrite::new(records, then), &mut failed),
                 Err(code) => failed.push((then, code)),
             }
         }
-        let _ = self.flush(batch, &mut failed);
+        self.flush(batch, &mut failed);
         let now = self.now();
         failed.into_iter().map(|(then, code)| self.machine.completed(now, then, Err(code))).collect()
     }
 
-    /// Adds the records of one write to the batch; appends the batch first where they do not fit.
-    fn fill(
-        &mut self,
-        batch: &mut Pending<M>,
-        records: Vec<Encoded<M>>,
-        failed: &mut Vec<(M::Then, ErrorCode)>,
-    ) -> Result<(), ErrorCode> {
-        let bytes_max = usize::try_from(self.means.settings.append_bytes_max).unwrap_or(0);
-        let size: usize = records.iter().map(|record| record.size).sum();
-        if batch.size + size > bytes_max {
-            let _ = self.flush(std::mem::take(batch), failed);
+    /// Adds one write to the batch; appends the batch first where both do not fit into one.
+    fn fill(&mut self, batch: &mut Pending<M>, mut write: EncodedWrite<M>, failed: &mut Failed<M>) {
+        let bytes_max = self.records_bytes_max();
+        if batch.size + write.size > bytes_max {
+            self.flush(std::mem::take(batch), failed);
         }
-        for record in records {
-            // A write larger than a batch: a group with very many offsets that is deleted. Its parts are
-            // tombstones that may as well be written one by one.
-            if batch.size > 0 && batch.size + record.size > bytes_max {
-                self.flush(std::mem::take(batch), failed)?;
-            }
-            batch.push(record);
+        while let Some(part) = write.take_part(bytes_max) {
+            match self.append_plain(part.iter()) {
+                Ok(first) => self.replay(first, ProducerId::NONE, part),
+                Err(fault) => {
+                    failed.push((write.then, self.tell(&fault)));
+                    return;
+                }
+            };
         }
-        Ok(())
+        batch.push(write);
+    }
+
+    /// Bytes of records that go into one append: no more than the partition takes now.
+    fn records_bytes_max(&self) -> usize {
+        let wanted = usize::try_from(self.means.settings.append_bytes_max).unwrap_or(0);
+        wanted.min(self.means.log.batch_bytes_max().saturating_sub(HEAD_LEN))
+    }
+
+    /// Appends records in one batch; returns the offset of the first.
+    fn append_plain<'a>(
+        &self,
+        records: impl Iterator<Item = &'a Encoded<M>> + Clone,
+    ) -> Result<Offset, LogFault> {
+        if records.clone().next().is_none() {
+            return Ok(self.appended_below);
+        }
+        self.means.log.append(build(records, self.now().wall_ms, None), None)
     }
 
     /// Appends one batch and replays it.
-    fn flush(&mut self, batch: Pending<M>, failed: &mut Vec<(M::Then, ErrorCode)>) -> Result<(), ErrorCode> {
-        if !batch.records.is_empty() {
-            match self.means.log.append(build(&batch.records, self.now().wall_ms, None), None) {
-                Ok(first) => self.replay(first, ProducerId::NONE, batch.records),
-                Err(error) => {
-                    let code = self.tell(&error);
-                    failed.extend(batch.thens.into_iter().map(|then| (then, code)));
-                    return Err(code);
+    fn flush(&mut self, batch: Pending<M>, failed: &mut Failed<M>) {
+        match self.append_plain(batch.writes.iter().flat_map(|write| &write.records)) {
+            Ok(mut next) => {
+                for write in batch.writes {
+                    next = self.replay(next, ProducerId::NONE, write.records);
+                    self.await_commit(self.appended_below, write.then);
                 }
             }
+            // The limit may have been lowered since it was asked for. What fits alone must not fail because of its
+            // neighbours.
+            Err(LogFault::TooLarge) if batch.writes.len() > 1 => {
+                for write in batch.writes {
+                    let mut alone = Pending::default();
+                    alone.push(write);
+                    self.flush(alone, failed);
+                }
+            }
+            Err(fault) => {
+                let code = self.tell(&fault);
+                failed.extend(batch.writes.into_iter().map(|write| (write.then, code)));
+            }
         }
-        let below = self.appended_below;
-        batch.thens.into_iter().for_each(|then| self.await_commit(below, then));
-        Ok(())
     }
 
     /// Appends records of a transaction, or its end, and replays that.
@@ -347,7 +371,7 @@ impl<M: Machine> Worker<M> {
             Form::OfTransaction { producer_id, producer_epoch, guard } => {
                 let records = Encoded::all(records)?;
                 let producer = Some((producer_id, producer_epoch));
-                let batch = build(&records, self.now().wall_ms, producer);
+                let batch = build(records.iter(), self.now().wall_ms, producer);
                 let first = self.means.log.append(batch, guard).map_err(|fault| self.tell(&fault))?;
                 self.replay(first, producer_id, records);
             }
@@ -369,12 +393,15 @@ impl<M: Machine> Worker<M> {
         error.code()
     }
 
-    fn replay(&mut self, first: Offset, transaction_of: ProducerId, records: Vec<Encoded<M>>) {
-        for (offset, record) in (first..).zip(records) {
-            let origin = Origin { offset, transaction_of };
-            self.machine.replay(origin, record.record);
-            self.appended_below = offset + 1;
+    /// Replays what was appended; returns the offset behind it.
+    fn replay(&mut self, first: Offset, transaction_of: ProducerId, records: Vec<Encoded<M>>) -> Offset {
+        let mut offset = first;
+        for record in records {
+            self.machine.replay(Origin { offset, transaction_of }, record.record);
+            offset += 1;
+            self.appended_below = offset;
         }
+        offset
     }
 
     fn await_commit(&mut self, below: Offset, then: M::Then) {

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use klamm_coordinator::runtime::{CoordinatorLog, PartitionLog};
 use klamm_coordinator::{Client, GroupCoordinator, GroupEnvironment, GroupSettings};
 use klamm_io::{BoxFuture, Disk, SystemClock};
 use klamm_metadata::Image;
@@ -157,6 +158,19 @@ async fn commits_are_replicated_before_they_are_answered_and_survive_the_next_el
     // The coordinator of the old epoch, which has not heard of the election, can write nothing and tell nothing.
     assert_eq!(commit(before.clone(), 4).await, ErrorCode::NotCoordinator.code());
     assert_eq!(committed(&before).await.1, ErrorCode::NotCoordinator.code());
+}
+
+/// A batch has to fit into what the topic takes now: a message, and a segment.
+#[test]
+fn the_largest_batch_is_what_the_topic_takes_now() {
+    let node = Node::new();
+    node.lead(0);
+    let log = PartitionLog::new(node.partition.clone(), LeaderEpoch(0));
+    assert_eq!(log.batch_bytes_max(), 1_048_588);
+    node.partition.update_settings(PartitionSettings { batch_bytes_max: 2_000, ..Default::default() });
+    assert_eq!(log.batch_bytes_max(), 2_000);
+    node.partition.log().update_config(LogConfig { segment_bytes: 1_000, ..LogConfig::default() });
+    assert_eq!(log.batch_bytes_max(), 1_000);
 }
 
 /// Where `flush.messages` asks for it, a commit that is acknowledged must survive a power cut.

@@ -436,6 +436,53 @@ async fn a_group_with_very_many_offsets_can_be_deleted() {
     assert_eq!(committed(&after, "g", "t").await, Ok(-1));
 }
 
+/// Where `max.message.bytes` is small, commits that wait together must not make a batch that the topic refuses; nor
+/// where it is lowered in this moment. Only a commit that is too large alone is refused, as a whole.
+#[tokio::test]
+async fn a_commit_that_fits_alone_does_not_fail_because_of_others() {
+    for (told, taken) in [(2_000, 2_000), (1_048_588, 2_000), (0, 2_000)] {
+        let log = MemoryLog::new();
+        let coordinator = serving(settings(), &log).await;
+        log.limit_batches(told, taken);
+        let request = |n: i64| match n {
+            50 => commit_of("large", "t", 0..100, n),
+            n => commit_of(&format!("g{n}"), "t", 0..(1 + n as i32 % 20), n),
+        };
+        let commits: Vec<_> = (0..100).map(|n| spawn_commit(&coordinator, request(n))).collect();
+        for (n, commit) in commits.into_iter().enumerate() {
+            let expected = if n == 50 { ErrorCode::InvalidCommitOffsetSize } else { ErrorCode::None };
+            let codes = codes(&commit.await.expect("no panic"));
+            assert!(codes.iter().all(|code| *code == expected.code()), "{n}: {codes:?} below {told}");
+        }
+        assert_eq!(committed(&coordinator, "g77", "t").await, Ok(77));
+        assert_eq!(committed(&coordinator, "large", "t").await, Ok(-1));
+        let after = serving(settings(), &MemoryLog::holding(log.content())).await;
+        assert_eq!(committed(&after, "g77", "t").await, Ok(77));
+    }
+}
+
+/// Offsets of many groups, and of one with many, expire and are deleted where batches must be small.
+#[tokio::test]
+async fn offsets_expire_where_batches_are_small() {
+    let log = MemoryLog::new();
+    let coordinator = serving(settings(), &log).await;
+    for n in 0..60 {
+        coordinator.offset_commit(&client(9), commit_of(&format!("g{n}"), "t", 0..1, n)).await;
+    }
+    coordinator.offset_commit(&client(9), commit_of("large", "t", 0..1_000, 5)).await;
+    let settings =
+        GroupSettings { offsets_retention_minutes: 0, offsets_retention_check_interval_ms: 10, ..settings() };
+    let log = MemoryLog::holding(log.content());
+    log.limit_batches(2_000, 2_000);
+    let after = serving(settings, &log).await;
+    let expired = async {
+        while !after.list_groups(&client(4), ListGroupsRequest::default()).await.groups.is_empty() {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(Duration::from_secs(5), expired).await.expect("all expire");
+}
+
 /// A name that the wire can carry and the record cannot is the client's problem, not the broker's.
 #[tokio::test]
 async fn a_name_that_does_not_fit_into_a_record_is_refused() {

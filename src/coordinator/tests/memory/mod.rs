@@ -29,6 +29,8 @@ struct State {
     follows: bool,
     refuses: Option<fn() -> LogFault>,
     is_unreadable: bool,
+    /// The largest batch, in bytes: what the log says, and what it takes.
+    batch_bytes_max: (usize, usize),
     reads: usize,
     appends: usize,
 }
@@ -45,8 +47,16 @@ impl MemoryLog {
             batches(bytes.clone()).map(|batch| batch.expect("whole batches").header.next_offset()).last();
         let end = end.unwrap_or(0);
         let bytes = BytesMut::from(&bytes[..]);
-        let state =
-            State { bytes, end, follows: true, refuses: None, is_unreadable: false, reads: 0, appends: 0 };
+        let state = State {
+            bytes,
+            end,
+            follows: true,
+            refuses: None,
+            is_unreadable: false,
+            batch_bytes_max: (1_048_588, 1_048_588),
+            reads: 0,
+            appends: 0,
+        };
         Arc::new(MemoryLog { state: Mutex::new(state), high_watermark: watch::Sender::new(end) })
     }
 
@@ -69,6 +79,11 @@ impl MemoryLog {
     /// From now on reads fail, or succeed again.
     pub(crate) fn set_unreadable(&self, is_unreadable: bool) {
         self.state.lock().is_unreadable = is_unreadable;
+    }
+
+    /// From now on it says that it takes batches up to `told` bytes, and takes those up to `taken`.
+    pub(crate) fn limit_batches(&self, told: usize, taken: usize) {
+        self.state.lock().batch_bytes_max = (told, taken);
     }
 
     pub(crate) fn reads(&self) -> usize {
@@ -112,10 +127,17 @@ impl CoordinatorLog for MemoryLog {
         Ok(Bytes::new())
     }
 
+    fn batch_bytes_max(&self) -> usize {
+        self.state.lock().batch_bytes_max.0
+    }
+
     fn append(&self, batch: Bytes, _guard: Option<VerificationGuard>) -> Result<Offset, LogFault> {
         let mut state = self.state.lock();
         if let Some(fault) = state.refuses {
             return Err(fault());
+        }
+        if batch.len() > state.batch_bytes_max.1 {
+            return Err(LogFault::TooLarge);
         }
         let base = state.end;
         let mut batch = BytesMut::from(&batch[..]);
