@@ -26,6 +26,7 @@ use crate::controller_channel::ControllerChannel;
 use crate::coordinators::Coordinators;
 use crate::directories;
 use crate::directory_assignments;
+use crate::elections::Elections;
 use crate::fetch_sessions::FetchSessions;
 use crate::image_follower::{self, Followed, Follower};
 use crate::isr_changes::{self, IsrChanges};
@@ -232,11 +233,13 @@ fn compose(
     let (coordinators, environment) =
         Coordinators::new(&config, &machine, metadata.clone(), partitions.clone());
     let replica_fetchers = Arc::new(ReplicaFetchers::new(machine.network.clone()));
+    let elections: Arc<Elections> = Arc::default();
     let followed = Followed {
         partitions: partitions.clone(),
         coordinators: coordinators.clone(),
         replica_fetchers: replica_fetchers.clone(),
         active_brokers: Arc::default(),
+        elections: elections.clone(),
     };
     let clock = machine.clock.clone();
     let (follower, applied) =
@@ -255,6 +258,7 @@ fn compose(
         markers: MarkerChannel::new(machine.network.clone(), node_id),
         connections: Connections::new(Limits::of(&config)),
         metrics: Metrics::new(),
+        elections,
         broker_epoch: AtomicI64::new(-1),
         static_config: config,
         controller: ControllerChannel::new(node_id, metadata.clone(), peers, machine.clock.clone()),
