@@ -24,13 +24,15 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 impl Members {
     /// The active controller: a leader of which this node heard a moment ago, or which this node is, with a majority
-    /// behind it. A leader that lost its majority decides nothing, and must not seem to.
+    /// behind it. A leader that lost its majority, or its vote, decides nothing, and must not seem to.
     pub(super) fn controller(&self) -> Option<NodeId> {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow_watched();
         let leader = metrics.current_leader?;
         let is_followed = if leader != self.own.key {
             self.clock.monotonic().saturating_sub(*self.leader_heard.lock()) <= self.silence
+        } else if metrics.committed_membership_config.membership().voter_ids().all(|voter| voter != leader) {
+            false
         } else if metrics.membership_config.membership().voter_ids().count() == 1 {
             true
         } else {

@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use klamm_io::Clock;
 use klamm_model::NodeId;
-use openraft::ChangeMembers;
 use openraft::async_runtime::watch::WatchReceiver;
+use openraft::{AsyncRuntime, ChangeMembers};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::changing::{ChangeError, Turn};
 use super::forming::introduce;
+use super::orders::hand_over;
 use super::progress::{CaughtUp, QuorumState, note_caught_up, quorum_state};
 use super::scrutiny::Processes;
 use super::settings::{Settings, Voter};
@@ -24,7 +25,7 @@ use crate::image::Image;
 use crate::quorum::introduction::{Introduction, JoinAnswer, JoinRequest, disagreement};
 use crate::quorum::network::Network;
 use crate::quorum::replica_key::ReplicaKey;
-use crate::quorum::{Membership, Raft, VoterNode};
+use crate::quorum::{Membership, Raft, Runtime, VoterNode};
 
 /// How often it is looked whether a node that is to vote has the log.
 const CATCH_UP_PAUSE: Duration = Duration::from_millis(50);
@@ -386,8 +387,12 @@ impl Members {
         if voters.len() == 1 {
             return Err(VoterChangeError::Last(key));
         }
-        let removed = self.change(turn, ChangeMembers::RemoveVoters(BTreeSet::from([key]))).await;
-        Ok(removed?)
+        self.change(turn, ChangeMembers::RemoveVoters(BTreeSet::from([key]))).await?;
+        if key == self.own.key {
+            // Nobody is to wait for an election time-out.
+            Runtime::spawn(hand_over(self.raft.clone(), key));
+        }
+        Ok(())
     }
 
     async fn move_voter(

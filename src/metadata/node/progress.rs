@@ -61,6 +61,8 @@ pub(super) fn quorum_state(raft: &Raft, caught_up: &CaughtUp, now_ms: TimestampM
     let metrics = metrics.borrow_watched();
     let leader = metrics.current_leader.filter(|leader| *leader == metrics.id)?;
     let membership = metrics.committed_membership_config.membership();
+    // One that was removed describes nothing: others lead, or are about to.
+    membership.voter_ids().find(|voter| *voter == leader)?;
     // While the voters are being changed, which takes two steps, those before the change are told.
     let voters = membership.get_joint_config().first().cloned().unwrap_or_default();
     let end = |index: Option<u64>| index.map_or(0, |index| index as Offset + 1);

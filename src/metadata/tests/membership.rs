@@ -380,6 +380,11 @@ async fn a_leader_that_is_removed_goes_on_as_an_observer() {
         let state = described(&nodes, "a leader", |_| true).await;
         // On a busy machine the leadership may have moved, before or after.
         if removed != Err(VoterChangeError::NotLeader) || state.voters.len() == 2 {
+            assert_eq!(nodes[at].describe_quorum().await, None, "it has no vote any more");
+            wait_for(&nodes[at], "another controller", |image| {
+                image.controller.is_some_and(|it| it != leader.id)
+            })
+            .await;
             break;
         }
         leader = state.leader;
