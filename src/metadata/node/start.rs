@@ -402,6 +402,7 @@ async fn follow_quorum(
     let mut metrics = raft.metrics();
     loop {
         publish_controller(&members, &published);
+        members.network.note_addresses(&members.membership());
         members.note_caught_up();
         let now = addresses_of(raft);
         let has_others = now.len() > 1;

@@ -21,7 +21,7 @@ use serde::de::DeserializeOwned;
 
 use super::message::{self, Envelope, NoAnswer, Question, Versions};
 use super::replica_key::ReplicaKey;
-use super::{LogId, Raft, Snapshot, TypeConfig, Vote, VoterNode};
+use super::{LogId, Membership, Raft, Snapshot, TypeConfig, Vote, VoterNode};
 use crate::node::Settings;
 
 /// A message between members, as bytes for [`MetadataNode::answer_peer`](crate::MetadataNode::answer_peer).
@@ -111,6 +111,8 @@ pub(crate) struct Network {
     told: Arc<Mutex<BTreeMap<ReplicaKey, String>>>,
     /// What each member has acknowledged to this node.
     acknowledged: Arc<Mutex<BTreeMap<ReplicaKey, Acknowledged>>>,
+    /// Where the members listen: one may move while it is being spoken to.
+    addresses: Arc<Mutex<BTreeMap<ReplicaKey, (String, u16)>>>,
 }
 
 impl Network {
@@ -125,6 +127,7 @@ impl Network {
             spoken: Arc::default(),
             told: Arc::default(),
             acknowledged: Arc::default(),
+            addresses: Arc::default(),
         }
     }
 
@@ -151,6 +154,12 @@ impl Network {
             }
             answer => answer,
         }
+    }
+
+    /// Remembers where the members listen from now on.
+    pub(crate) fn note_addresses(&self, membership: &Membership) {
+        let address = |(key, node): (&ReplicaKey, &VoterNode)| (*key, (node.host.clone(), node.port));
+        *self.addresses.lock() = membership.nodes().map(address).collect();
     }
 
     /// Remembers in which version an address is spoken to.
@@ -190,7 +199,8 @@ pub(crate) enum AskError {
 pub(crate) struct PeerClient {
     network: Network,
     target: ReplicaKey,
-    address: (String, u16),
+    /// Where it listened when it was first spoken to.
+    first_address: (String, u16),
 }
 
 impl RaftNetworkFactory<TypeConfig> for Network {
@@ -198,13 +208,19 @@ impl RaftNetworkFactory<TypeConfig> for Network {
 
     async fn new_client(&mut self, target: ReplicaKey, node: &VoterNode) -> PeerClient {
         let address = (node.host.clone(), node.port);
-        PeerClient { network: self.clone(), target, address }
+        PeerClient { network: self.clone(), target, first_address: address }
     }
 }
 
 impl PeerClient {
+    /// Where the member listens now. openraft keeps this client when a member moves.
+    fn address(&self) -> (String, u16) {
+        let known = self.network.addresses.lock().get(&self.target).cloned();
+        known.unwrap_or_else(|| self.first_address.clone())
+    }
+
     async fn ask<T: DeserializeOwned>(&self, question: Question) -> Result<T, RPCError<TypeConfig>> {
-        let asked = self.network.ask(self.target.id, Some(self.target), self.address.clone(), &question);
+        let asked = self.network.ask(self.target.id, Some(self.target), self.address(), &question);
         match asked.await {
             Ok(answer) => {
                 self.network.told.lock().remove(&self.target);
@@ -227,7 +243,7 @@ impl PeerClient {
         let why = why.to_string();
         let mut told = self.network.told.lock();
         if told.get(&self.target) != Some(&why) {
-            let ((host, port), node) = (&self.address, self.target.id);
+            let ((host, port), node) = (self.address(), self.target.id);
             tracing::warn!("node {node} at {host}:{port} takes no message of the metadata quorum: {why}");
             told.insert(self.target, why);
         }

@@ -298,8 +298,12 @@ async fn a_change_of_voters_that_was_begun_is_finished() {
 /// Two processes that vote as one could elect two leaders.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_copy_of_a_directory_is_refused_while_the_original_runs() {
-    let (machines, nodes) = patient_three().await;
+    let (machines, mut nodes) = patient_three().await;
     let at = nodes.iter().position(|node| !node.is_controller()).unwrap();
+    // This one is to ask soon when it hears nothing more.
+    machines[at].end(&nodes[at]);
+    nodes[at] = machines[at].start();
+    wait_for(&nodes[at], "a controller", |image| image.controller.is_some()).await;
     let original = &machines[at];
     let copy = Machine { host: "elsewhere".to_owned(), disk: original.copy_of_disk(), ..original.clone() };
     let start = |machine: &Machine| {

@@ -1,0 +1,41 @@
+//! A member that comes back at another address.
+
+#[allow(dead_code, reason = "each test uses a part of it")]
+mod joining;
+mod wires;
+
+use std::time::Duration;
+
+use klamm_model::NodeId;
+
+use wires::{Machine, Wires, described, patient, register_by_whoever_leads, wait_for};
+
+/// The leader that took it in has spoken to it at the old address before, and nobody else is elected meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_that_has_moved_hears_the_same_leader() {
+    let wires = Wires::default();
+    let machines: Vec<Machine> = (1..=3).map(|id| Machine::new(id, &[1, 2, 3], &wires)).collect();
+    let mut nodes: Vec<_> =
+        machines.iter().map(|machine| machine.start_with(patient(machine)).unwrap()).collect();
+    for node in &nodes {
+        wait_for(node, "a controller", |image| image.controller.is_some()).await;
+    }
+    let before = described(&nodes, "a leader", |_| true).await;
+    let at = nodes.iter().position(|node| node.id() != before.leader.id).unwrap();
+    machines[at].end(&nodes[at]);
+    let moved = Machine { host: "elsewhere".to_owned(), ..machines[at].clone() };
+    let mut settings = patient(&moved);
+    // It soon asks to be taken in at its new address, but for an election it lacks the others' consent.
+    settings.quorum.election_timeout_min = Duration::from_millis(500);
+    settings.quorum.election_timeout_max = Duration::from_millis(1000);
+    nodes[at] = moved.start_with(settings).unwrap();
+    described(&nodes, "its new address", |state| {
+        state.addresses.get(&nodes[at].id()).is_some_and(|(host, _)| host == "elsewhere")
+    })
+    .await;
+    let rest: Vec<_> = nodes.iter().filter(|node| node.id() != NodeId(moved.id)).collect();
+    register_by_whoever_leads(&rest, 11).await;
+    wait_for(&nodes[at], "the broker", |image| image.brokers.contains_key(&NodeId(11))).await;
+    let after = described(&nodes, "the leader", |_| true).await;
+    assert_eq!((after.leader, after.leader_epoch), (before.leader, before.leader_epoch));
+}
