@@ -269,7 +269,23 @@ impl Members {
         let ask = |address| introduce(&self.network, &own, key.id, address);
         let found = if key == self.own.key { Ok(self.own.clone()) } else { ask(address.clone()).await };
         match found {
-            Ok(found) if found.key == key => {}
+            Ok(found) if found.key == key && found.cluster_id == self.own.cluster_id => {}
+            Ok(Introduction { key: found, cluster_id: None, .. }) if found == key => {
+                return Ok(Err(format!(
+                    "node {} at {}:{} belongs to no cluster yet: it has to find this one first, by \
+                     controller.quorum.bootstrap.servers",
+                    key.id, address.0, address.1
+                )));
+            }
+            Ok(Introduction { key: found, cluster_id: Some(theirs), .. }) if found == key => {
+                return Err(format!(
+                    "node {} at {}:{} belongs to cluster {theirs}, and this is cluster {}: format it for this one",
+                    key.id,
+                    address.0,
+                    address.1,
+                    self.own.cluster_id.as_deref().unwrap_or_default()
+                ));
+            }
             Ok(found) => {
                 return Err(format!(
                     "node {} with directory {} says it listens at {}:{}, where node {} with directory {} answers: give \
@@ -401,9 +417,12 @@ impl Members {
         key: ReplicaKey,
         address: (String, u16),
     ) -> Result<(), VoterChangeError> {
-        if !self.membership().voter_ids().any(|voter| voter == key) {
+        let membership = self.membership();
+        if !membership.voter_ids().any(|voter| voter == key) {
             return Err(VoterChangeError::NotFound(key));
         }
+        let there = self.check_is_there(&membership, key, address.clone()).await;
+        there.map_err(VoterChangeError::Invalid)?.map_err(VoterChangeError::TimedOut)?;
         let nodes = BTreeMap::from([(key, VoterNode { host: address.0, port: address.1 })]);
         Ok(self.change(turn, ChangeMembers::SetNodes(nodes)).await?)
     }

@@ -1,6 +1,7 @@
 //! What can be asked of the active controller about the quorum itself: who votes, and how far each member is (KIP-595,
 //! KIP-853). The refusals and their words are those of Kafka 4.4.0.
 
+use std::cmp::Ordering;
 use std::time::Duration;
 
 use klamm_model::{ErrorCode, NodeId, Uuid};
@@ -91,7 +92,9 @@ impl Decisions<'_> {
     pub async fn update_raft_voter(&self, request: UpdateRaftVoterRequest) -> UpdateRaftVoterResponse {
         let updated = async {
             let (id, directory_id) = (request.voter_id, request.voter_directory_id);
-            let key = self.check_voter("Update", &request.cluster_id, id, directory_id)?;
+            self.check_asked(&request.cluster_id)?;
+            self.check_epoch(request.current_leader_epoch).await?;
+            let key = voter_in("Update", id, directory_id)?;
             let listeners = request.listeners.iter().map(|it| (it.name.as_str(), it.host.clone(), it.port));
             let address = self.address_in("Update", listeners)?;
             self.change(VoterChange::Move(key, address), self.limit).await
@@ -123,6 +126,12 @@ impl Decisions<'_> {
         id: i32,
         directory_id: Uuid,
     ) -> Result<ReplicaKey, Refusal> {
+        self.check_asked(cluster_id)?;
+        voter_in(verb, id, directory_id)
+    }
+
+    /// Refuses what was meant for another cluster, or for another node.
+    fn check_asked(&self, cluster_id: &Option<String>) -> Result<(), Refusal> {
         let image = self.node.image();
         if let Some(given) = cluster_id.as_ref().filter(|given| **given != image.cluster_id) {
             let why =
@@ -132,11 +141,19 @@ impl Decisions<'_> {
         if !self.node.is_controller() {
             return Err((ErrorCode::NotController, VoterChangeError::NotLeader.to_string()));
         }
-        if id < 0 || directory_id.is_zero() {
-            let why = format!("{verb} voter request didn't include a valid voter");
-            return Err((ErrorCode::InvalidRequest, why));
-        }
-        Ok(ReplicaKey::new(NodeId(id), directory_id))
+        Ok(())
+    }
+
+    /// Refuses what was meant for the leader of another epoch.
+    async fn check_epoch(&self, given: i32) -> Result<(), Refusal> {
+        let not_leader = || (ErrorCode::NotController, VoterChangeError::NotLeader.to_string());
+        let epoch = self.node.describe_quorum().await.ok_or_else(not_leader)?.leader_epoch;
+        let code = match given.cmp(&epoch) {
+            Ordering::Less => ErrorCode::FencedLeaderEpoch,
+            Ordering::Equal => return Ok(()),
+            Ordering::Greater => ErrorCode::UnknownLeaderEpoch,
+        };
+        Err((code, format!("the leader's epoch is {epoch}, and not {given}")))
     }
 
     /// The address of a voter at the listener that the quorum uses.
@@ -168,6 +185,14 @@ impl Decisions<'_> {
             (code, error.to_string())
         })
     }
+}
+
+fn voter_in(verb: &str, id: i32, directory_id: Uuid) -> Result<ReplicaKey, Refusal> {
+    if id < 0 || directory_id.is_zero() {
+        let why = format!("{verb} voter request didn't include a valid voter");
+        return Err((ErrorCode::InvalidRequest, why));
+    }
+    Ok(ReplicaKey::new(NodeId(id), directory_id))
 }
 
 fn outcome(result: Result<(), Refusal>) -> (i16, Option<String>) {

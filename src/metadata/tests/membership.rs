@@ -214,6 +214,13 @@ async fn voters_are_added_and_removed_by_commands() {
     assert_eq!(change(VoterChange::Add(key(4, 4), address.clone())).await, Ok(()));
     let state = described(&nodes, "four voters", |state| state.voters.len() == 4).await;
     assert_eq!((state.observers, state.addresses[&NodeId(4)].clone()), (vec![], address.clone()));
+    let moved = change(VoterChange::Move(key(4, 4), (host(3), 9093))).await;
+    assert!(matches!(&moved, Err(VoterChangeError::Invalid(why)) if why.contains("host3:9093")), "{moved:?}");
+    let moved = change(VoterChange::Move(key(4, 4), ("nowhere".to_owned(), 9093))).await;
+    assert!(
+        matches!(&moved, Err(VoterChangeError::TimedOut(why)) if why.contains("nowhere:9093")),
+        "{moved:?}"
+    );
     let again = change(VoterChange::Add(key(4, 4), address)).await;
     assert_eq!(again, Err(VoterChangeError::Duplicate(key(4, 4))));
 
@@ -221,6 +228,29 @@ async fn voters_are_added_and_removed_by_commands() {
     assert_eq!(change(VoterChange::Remove(key(4, 4))).await, Ok(()));
     described(&nodes, "an observer again", |state| state.voters.len() == 3 && state.observers.len() == 1)
         .await;
+}
+
+/// A node of another cluster would never have the log: it is refused, and leaves nothing behind.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_of_another_cluster_becomes_no_voter() {
+    let (machines, nodes) = three().await;
+    let stranger = Machine::new(7, &[7], &machines[0].wires);
+    stranger.start().joined().await.unwrap();
+    let add = VoterChange::Add(key(7, 7), (host(7), 9093));
+    let told = async {
+        loop {
+            match leader_of(&nodes).change_voters(add.clone(), LIMIT).await {
+                Err(VoterChangeError::NotLeader) => tokio::time::sleep(Duration::from_millis(50)).await,
+                decided => return decided,
+            }
+        }
+    };
+    let refused = tokio::time::timeout(LIMIT, told).await.expect("somebody leads");
+    let theirs = stranger.cluster_id.lock().unwrap().clone().unwrap();
+    let why = format!("node 7 at host7:9093 belongs to cluster {theirs}");
+    assert!(matches!(&refused, Err(VoterChangeError::Invalid(told)) if told.contains(&why)), "{refused:?}");
+    let state = described(&nodes, "the voters", |_| true).await;
+    assert_eq!((state.voters.len(), state.observers.len()), (3, 0));
 }
 
 /// A controlled stop must not cost an election time-out.

@@ -6,9 +6,10 @@ mod wires;
 
 use std::time::Duration;
 
-use klamm_model::NodeId;
+use klamm_model::{NodeId, Uuid};
+use klamm_protocol::messages::UpdateRaftVoterRequest;
 
-use wires::{Machine, Wires, described, patient, register_by_whoever_leads, wait_for};
+use wires::{LIMIT, Machine, Wires, described, leader_of, patient, register_by_whoever_leads, wait_for};
 
 /// The leader that took it in has spoken to it at the old address before, and nobody else is elected meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -38,4 +39,30 @@ async fn one_that_has_moved_hears_the_same_leader() {
     wait_for(&nodes[at], "the broker", |image| image.brokers.contains_key(&NodeId(11))).await;
     let after = described(&nodes, "the leader", |_| true).await;
     assert_eq!((after.leader, after.leader_epoch), (before.leader, before.leader_epoch));
+}
+
+/// As observed on Kafka 4.4.0: the cluster comes first, then the epoch, then the voter.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_update_of_a_voter_is_for_the_leader_of_one_epoch() {
+    let wires = Wires::default();
+    let machine = Machine::new(1, &[1], &wires);
+    let nodes = [machine.start()];
+    let epoch = described(&nodes, "a leader", |_| true).await.leader_epoch;
+    for (cluster_id, current_leader_epoch, voter_id, code) in [
+        (Some("no-such".to_owned()), epoch - 1, 1, 104),
+        (None, epoch - 1, -1, 74),
+        (None, epoch + 1, -1, 75),
+        (None, epoch, -1, 42),
+    ] {
+        let request = UpdateRaftVoterRequest {
+            cluster_id,
+            current_leader_epoch,
+            voter_id,
+            voter_directory_id: Uuid([1; 16]),
+            ..Default::default()
+        };
+        let answer = leader_of(&nodes).within(LIMIT).update_raft_voter(request).await;
+        assert_eq!(answer.error_code, code);
+        assert_eq!((answer.current_leader.leader_id, answer.current_leader.leader_epoch), (1, epoch));
+    }
 }
