@@ -355,13 +355,17 @@ impl Members {
 
     /// Changes the voters, because somebody wants it.
     pub(super) async fn change_voters(
-        &self,
+        self: &Arc<Self>,
         change: VoterChange,
         limit: Duration,
     ) -> Result<(), VoterChangeError> {
         if self.leader() != Some(self.own.key) {
             return Err(VoterChangeError::NotLeader);
         }
+        let added = match &change {
+            VoterChange::Add(key, _) if self.membership().get_node(key).is_none() => Some(*key),
+            _ => None,
+        };
         let changed = async {
             let turn = self.turn().await;
             match change {
@@ -371,7 +375,22 @@ impl Members {
             }
         };
         let late = |_| VoterChangeError::TimedOut(format!("{limit:?} are over"));
-        tokio::time::timeout(limit, changed).await.map_err(late)?
+        let changed = tokio::time::timeout(limit, changed).await.map_err(late).flatten();
+        if let Some(key) = added.filter(|_| changed.is_err()) {
+            Runtime::spawn(self.clone().take_back(key));
+        }
+        changed
+    }
+
+    /// Takes out one that was to vote and does not, when nothing goes on with it any more.
+    async fn take_back(self: Arc<Self>, key: ReplicaKey) {
+        let turn = self.turn().await;
+        if self.leads() && self.membership().learner_ids().any(|learner| learner == key) {
+            let removed = self.change(&turn, ChangeMembers::RemoveNodes(BTreeSet::from([key]))).await;
+            if let Err(why) = removed {
+                tracing::warn!("node {}, which was to vote, stays an observer: {why}", key.id);
+            }
+        }
     }
 
     async fn add_voter(

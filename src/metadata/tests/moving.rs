@@ -1,15 +1,23 @@
-//! A member that comes back at another address.
+//! Members that are not where they were, and some that take nothing.
 
 #[allow(dead_code, reason = "each test uses a part of it")]
 mod joining;
 mod wires;
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use klamm_io::BoxFuture;
+use klamm_metadata::{
+    InitialVoters, PeerError, QuorumMessage, QuorumNetwork, Settings, VoterChange, VoterChangeError, format,
+};
 use klamm_model::{NodeId, Uuid};
 use klamm_protocol::messages::UpdateRaftVoterRequest;
 
-use wires::{LIMIT, Machine, Wires, described, leader_of, patient, register_by_whoever_leads, wait_for};
+use wires::{
+    LIMIT, Machine, Wires, described, host, key, leader_of, patient, register_by_whoever_leads, wait_for,
+};
 
 /// The leader that took it in has spoken to it at the old address before, and nobody else is elected meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -64,5 +72,54 @@ async fn an_update_of_a_voter_is_for_the_leader_of_one_epoch() {
         let answer = leader_of(&nodes).within(LIMIT).update_raft_voter(request).await;
         assert_eq!(answer.error_code, code);
         assert_eq!((answer.current_leader.leader_id, answer.current_leader.leader_epoch), (1, epoch));
+    }
+}
+
+/// Who asks for a voter that does not take the log in time has changed nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_voter_that_cannot_be_added_leaves_nothing_behind() {
+    let wires = Wires::default();
+    let network = Arc::new(WithoutLog { wires: wires.clone(), to: host(4) });
+    let machines: Vec<Machine> = (1..=3).map(|id| Machine::new(id, &[1, 2, 3], &wires)).collect();
+    let start = |machine: &Machine| {
+        machine.start_with(Settings { network: network.clone(), ..patient(machine) }).unwrap()
+    };
+    let nodes: Vec<_> = machines.iter().map(start).collect();
+    for node in &nodes {
+        wait_for(node, "a controller", |image| image.controller.is_some()).await;
+    }
+    // It belongs to the cluster and does not know whom to ask.
+    let added = Machine { servers: vec!["nowhere".to_owned()], ..Machine::new(4, &[], &wires) };
+    *added.cluster_id.lock().unwrap() = Some(nodes[0].image().cluster_id.clone());
+    format(&added.disk, "/klamm-metadata".as_ref(), InitialVoters::Unknown).unwrap();
+    let node = added.start();
+    let add = VoterChange::Add(key(4, 4), (host(4), 9093));
+    let late = leader_of(&nodes).change_voters(add, Duration::from_secs(2)).await;
+    assert!(matches!(late, Err(VoterChangeError::TimedOut(_))), "{late:?}");
+    described(&nodes, "no observer", |state| state.voters.len() == 3 && state.observers.is_empty()).await;
+    added.end(&node);
+}
+
+/// The wires, on which nothing of the log comes to one host.
+struct WithoutLog {
+    wires: Wires,
+    to: String,
+}
+
+impl QuorumNetwork for WithoutLog {
+    fn call(
+        &self,
+        target: NodeId,
+        address: (String, u16),
+        message: QuorumMessage,
+    ) -> BoxFuture<'_, Result<Bytes, PeerError>> {
+        let is_log = ["Append", "Snapshot"].iter().any(|kind| {
+            let kind = std::format!("{{\"{kind}\":");
+            message.0.windows(kind.len()).any(|found| found == kind.as_bytes())
+        });
+        if address.0 == self.to && is_log {
+            return Box::pin(async move { Err(PeerError::Unreachable(target, "it is deaf".to_owned())) });
+        }
+        self.wires.call(target, address, message)
     }
 }
