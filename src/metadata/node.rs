@@ -9,6 +9,7 @@
 mod changing;
 mod commands;
 mod controller_task;
+mod forgetting;
 mod forming;
 mod joining;
 mod majority;

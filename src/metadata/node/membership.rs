@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use klamm_io::Clock;
-use klamm_model::NodeId;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::{AsyncRuntime, ChangeMembers};
 use parking_lot::Mutex;
@@ -316,24 +315,6 @@ impl Members {
             }
         }
         Ok(Ok(()))
-    }
-
-    /// Forgets learners whose brokers are unregistered, while this node leads. Ends with the quorum.
-    pub(super) async fn forget_unregistered(self: Arc<Self>, mut images: watch::Receiver<Arc<Image>>) {
-        let mut before = images.borrow().clone();
-        while images.changed().await.is_ok() {
-            let now = images.borrow_and_update().clone();
-            let gone = |id: &NodeId| before.brokers.contains_key(id) && !now.brokers.contains_key(id);
-            let learners: BTreeSet<ReplicaKey> =
-                self.membership().learner_ids().filter(|learner| gone(&learner.id)).collect();
-            if !learners.is_empty() && self.leader() == Some(self.own.key) {
-                let turn = self.turn().await;
-                if let Err(why) = self.change(&turn, ChangeMembers::RemoveNodes(learners)).await {
-                    tracing::warn!("an unregistered broker stays an observer of the metadata: {why}");
-                }
-            }
-            before = now;
-        }
     }
 
     /// Forgets learners that are an earlier directory of a node.

@@ -278,7 +278,7 @@ impl Work {
         let members =
             Arc::new(Members::new(raft.clone(), network, &settings, failed.clone(), images.clone()));
         publish_controller(&members, &published);
-        Runtime::spawn(members.clone().forget_unregistered(images.clone()));
+        Runtime::spawn(members.clone().forget_gone());
         Runtime::spawn(members.clone().watch_majority(images.clone(), lost));
         Runtime::spawn(follow_quorum(members.clone(), published, addresses));
         Runtime::spawn(members.clone().keep_own());

@@ -100,6 +100,25 @@ async fn a_voter_that_cannot_be_added_leaves_nothing_behind() {
     added.end(&node);
 }
 
+/// One that only reads and is gone without a registered broker is forgotten, and one that is there is not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_observer_that_is_gone_is_forgotten() {
+    let wires = Wires::default();
+    let machines: Vec<Machine> = (1..=5)
+        .map(|id| match id {
+            1..=3 => Machine::new(id, &[1, 2, 3], &wires),
+            _ => Machine { servers: (1..=3).map(host).collect(), ..Machine::new(id, &[], &wires) },
+        })
+        .collect();
+    let nodes: Vec<_> = machines.iter().map(Machine::start).collect();
+    described(&nodes, "two observers", |state| state.observers.len() == 2).await;
+    machines[4].end(&nodes[4]);
+    let state = described(&nodes, "one observer", |state| state.observers.len() == 1).await;
+    assert_eq!(state.observers[0].key, key(4, 4));
+    let other = described(&nodes, "another", |state| !state.observers.iter().any(|it| it.key == key(4, 4)));
+    assert!(tokio::time::timeout(Duration::from_secs(6), other).await.is_err(), "it is there");
+}
+
 /// The wires, on which nothing of the log comes to one host.
 struct WithoutLog {
     wires: Wires,
