@@ -247,7 +247,8 @@ impl TransactionCoordinator {
     /// NOT_COORDINATOR too, so that only the leadership itself tells whether there is somebody else to do it.
     pub async fn markers_written(&self, producer: Producer, epoch: LeaderEpoch) -> Result<(), ErrorCode> {
         let transactional_id = producer.transactional_id.clone();
-        match self.ask(&transactional_id, Request::MarkersWritten { producer }).await {
+        let request = |unused| Request::MarkersWritten { producer: producer.clone(), unused };
+        match self.ask_with_id(&transactional_id, request).await {
             Reply::Done => Ok(()),
             _ if !self.leads(&transactional_id, epoch) => Ok(()),
             other => Err(refused(&other)),

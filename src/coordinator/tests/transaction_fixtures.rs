@@ -105,7 +105,7 @@ fn transactions_go_on_where_kafka_stopped() {
         let raised = if client == 2 { a_epoch + 1 } else { a_epoch };
         assert_eq!(ended, (Reply::Producer(ProducerId(1), ProducerEpoch(raised)), 1));
         let a = producer("transaction-a", 1, raised);
-        assert_eq!(ask(&mut shard, Request::MarkersWritten { producer: a }).0, Reply::Done);
+        assert_eq!(ask(&mut shard, Request::MarkersWritten { producer: a, unused: None }).0, Reply::Done);
         // A new one fences it.
         let init = |id: &str| {
             let transactional_id = id.to_owned();

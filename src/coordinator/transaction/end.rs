@@ -32,10 +32,7 @@ impl TransactionShard {
         let begun_ms = match meaning {
             Ok(Meaning::Ends) => known.start_ms,
             Ok(Meaning::EndsNothing) => now.wall_ms,
-            Ok(Meaning::Repeats) => {
-                let reply = Reply::Producer(known.producer_id, known.producer_epoch);
-                return Effects::reply(ticket, reply);
-            }
+            Ok(Meaning::Repeats) => return self.repeat(now, ticket, &end, known),
             Err(error) => return refusal(error),
         };
         let needs_id = end.version.raises_epochs() && known.is_exhausted();
@@ -62,8 +59,24 @@ impl TransactionShard {
         self.prepare(&self.id(&end.producer.transactional_id), next, Some((ticket, reply)))
     }
 
+    /// The same answer once more. A log may hold an epoch that no producer may have: then there is a new id.
+    fn repeat(&self, now: Now, ticket: Ticket, end: &End, known: &Transaction) -> Effects {
+        let reply = Reply::Producer(known.producer_id, known.producer_epoch);
+        if !end.version.raises_epochs() || known.has_usable_epoch() {
+            return Effects::reply(ticket, reply);
+        }
+        let Some(unused) = end.unused else {
+            return Effects::reply(ticket, Reply::NeedsProducerId);
+        };
+        let next = Transaction { last_update_ms: now.wall_ms, ..known.with_new_id(unused) };
+        let reply = Reply::Producer(next.producer_id, next.producer_epoch);
+        let record = self.record(&end.producer.transactional_id, next);
+        Effects::write(vec![record], Then::Reply { ticket, reply })
+    }
+
     /// Aborts an open transaction, and fences its producer with the next epoch. Should that producer come with the
-    /// epoch that it has before any other does, it may go on (KIP-360, observed on Kafka 4.4.0).
+    /// epoch that it has before any other does, it may go on (KIP-360, observed on Kafka 4.4.0). If the last epoch is
+    /// used up with it, there is a new id when the markers are written.
     pub(super) fn fence(
         &self,
         now: Now,
@@ -126,7 +139,13 @@ impl TransactionShard {
     }
 
     /// All markers are written: the transaction is over. Nothing is done for one that was over before.
-    pub(super) fn complete(&mut self, now: Now, ticket: Ticket, producer: &Producer) -> Effects {
+    pub(super) fn complete(
+        &mut self,
+        now: Now,
+        ticket: Ticket,
+        producer: &Producer,
+        unused: Option<ProducerId>,
+    ) -> Effects {
         let Some((id, known)) = self.being_ended(producer) else {
             return Effects::reply(ticket, Reply::Done);
         };
@@ -142,6 +161,11 @@ impl TransactionShard {
             partitions: Partitions::new(),
             last_update_ms: now.wall_ms,
             ..known.successor()
+        };
+        let next = match unused {
+            _ if !next.version.raises_epochs() || next.has_usable_epoch() => next,
+            Some(unused) => next.with_new_id(unused),
+            None => return Effects::reply(ticket, Reply::NeedsProducerId),
         };
         let record = self.record(id, next);
         Effects::write(vec![record], Then::Reply { ticket, reply: Reply::Done })

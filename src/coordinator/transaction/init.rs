@@ -73,6 +73,10 @@ fn next(known: &Transaction, init: &Init) -> Result<Option<Transaction>, ErrorCo
     let (producer_epoch, last_producer_epoch) = match has_epoch {
         None => (known.next_epoch(), ProducerEpoch::NONE),
         Some(epoch) if epoch == known.producer_epoch => (known.next_epoch(), known.producer_epoch),
+        // A log may hold an epoch that no producer may have.
+        Some(epoch) if epoch == known.last_producer_epoch && !known.has_usable_epoch() => {
+            return Ok(init.unused.map(|unused| known.with_new_id(unused)));
+        }
         // The answer to the same request was lost. Nobody else has come since, or this would not be known.
         Some(epoch) if epoch == known.last_producer_epoch => (known.producer_epoch, epoch),
         Some(_) => return Err(ErrorCode::ProducerFenced),

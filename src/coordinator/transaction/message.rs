@@ -97,6 +97,8 @@ pub enum Request {
     MarkersWritten {
         /// The transactional id, with the id and epoch of the markers.
         producer: Producer,
+        /// As in [`Init`].
+        unused: Option<ProducerId>,
     },
     /// DescribeTransactions for one id
     Describe {
@@ -115,7 +117,7 @@ impl Request {
             Request::Add { producer, .. }
             | Request::Verify { producer, .. }
             | Request::End(End { producer, .. })
-            | Request::MarkersWritten { producer } => Some(&producer.transactional_id),
+            | Request::MarkersWritten { producer, .. } => Some(&producer.transactional_id),
             Request::Describe { transactional_id } => Some(transactional_id),
             Request::List(_) => None,
         }
@@ -135,7 +137,7 @@ pub enum Reply {
     Described(TransactionState),
     /// List.
     Listed(Vec<list_transactions::TransactionState>),
-    /// Init and End: the same again, with an id that is not used.
+    /// Init, End and MarkersWritten: the same again, with an id that is not used.
     NeedsProducerId,
     /// Nothing but an error.
     Refused(ErrorCode),

@@ -99,7 +99,7 @@ impl TransactionShard {
                 Effects::reply(ticket, self.verify(&producer, &partitions))
             }
             Request::End(end) => self.end(now, ticket, end),
-            Request::MarkersWritten { producer } => self.complete(now, ticket, &producer),
+            Request::MarkersWritten { producer, unused } => self.complete(now, ticket, &producer, unused),
             Request::Describe { transactional_id } => {
                 Effects::reply(ticket, Reply::Described(self.describe(transactional_id)))
             }

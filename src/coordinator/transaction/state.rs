@@ -130,6 +130,16 @@ impl Transaction {
         is_exhausted(self.producer_epoch)
     }
 
+    /// Whether a producer may have the epoch: the last one is left for the coordinator.
+    pub(super) fn has_usable_epoch(&self) -> bool {
+        self.producer_epoch.0 < i16::MAX
+    }
+
+    /// The same with an id that no producer had. The epoch that the producer knows of the old id stays as the last.
+    pub(super) fn with_new_id(&self, unused: ProducerId) -> Transaction {
+        Transaction { producer_id: unused, producer_epoch: ProducerEpoch(0), ..self.successor() }
+    }
+
     /// Id and epoch that the producer has when this transaction has ended.
     pub(super) fn producer_afterwards(&self) -> (ProducerId, ProducerEpoch) {
         if self.version.raises_epochs() && self.next_producer_id != ProducerId::NONE {

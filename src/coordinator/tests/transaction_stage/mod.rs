@@ -135,6 +135,7 @@ impl Stage {
         self.ask(match request {
             Request::Init(init) => Request::Init(Init { unused, ..init }),
             Request::End(end) => Request::End(End { unused, ..end }),
+            Request::MarkersWritten { producer, .. } => Request::MarkersWritten { producer, unused },
             other => panic!("{other:?} needs no id"),
         });
     }
@@ -276,7 +277,7 @@ fn request(words: &Words<'_>) -> Request {
             };
             Request::End(End { producer: named(), is_commit, version, unused: None })
         }
-        "written" => Request::MarkersWritten { producer: named() },
+        "written" => Request::MarkersWritten { producer: named(), unused: None },
         "describe" => Request::Describe { transactional_id },
         "list" => Request::List(Filter {
             states: Arc::new(list("states").into_iter().collect()),

@@ -372,7 +372,8 @@ impl World {
         self.markers = rest;
         let done: Vec<(WriteMarkers, BTreeSet<usize>)> = done;
         for (markers, _) in done {
-            assert_eq!(self.ask(Request::MarkersWritten { producer: markers.producer }), Reply::Done);
+            let written = Request::MarkersWritten { producer: markers.producer, unused: None };
+            assert_eq!(self.ask(written), Reply::Done);
         }
     }
 
@@ -409,6 +410,7 @@ impl World {
                 let again = match request {
                     Request::Init(init) => Request::Init(Init { unused, ..init }),
                     Request::End(end) => Request::End(End { unused, ..end }),
+                    Request::MarkersWritten { producer, .. } => Request::MarkersWritten { producer, unused },
                     other => panic!("{other:?} needs no id"),
                 };
                 let effects = self.shard.handle(self.now, Ticket(0), again);
