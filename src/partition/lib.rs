@@ -42,7 +42,7 @@ pub use planted::{PlantedBug, plant};
 pub use progress::FollowerProgress;
 pub use read::{PartitionRead, ReadError, ReadOptions, Reader};
 pub use settings::PartitionSettings;
-pub use transactions::{TransactionMarker, Verification};
+pub use transactions::{Ended, TransactionMarker, Verification};
 pub use verifications::VerificationGuard;
 pub use watermarks::PartitionOffsets;
 

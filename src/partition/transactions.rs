@@ -9,9 +9,9 @@ use klamm_records::control::EndTxnMarker;
 use klamm_records::{AppendRules, BatchHeader, validate_for_append};
 use klamm_storage::ProducerState;
 
-use crate::Partition;
 use crate::append::{AppendError, AppendOptions, Appended};
 use crate::verifications::VerificationGuard;
+use crate::{Partition, Role};
 
 /// From this version of transactions on, the marker carries a higher epoch than the records (KIP-890).
 const FIRST_VERSION_WITH_EPOCH_BUMP: i8 = 2;
@@ -29,6 +29,16 @@ pub struct TransactionMarker {
     pub is_commit: bool,
     /// The version of transactions that the producer speaks; 2 if its epoch was raised for this end.
     pub transaction_version: i8,
+}
+
+/// What came of the end of a transaction.
+#[derive(Clone, Copy, Debug)]
+pub struct Ended {
+    /// Where the marker stands. It counts as written when this is committed, and on the disk where that is asked for.
+    /// One that is repeated stands somewhere before the end of the log, and this is that end.
+    pub appended: Appended,
+    /// Whether the marker stood there already, so that nothing was appended.
+    pub is_repeated: bool,
 }
 
 /// Whether a producer may append to a transaction.
@@ -68,8 +78,8 @@ impl Partition {
         has_open(self.log().producer(producer).as_ref())
     }
 
-    /// Writes the end of a transaction. Returns where it stands, or nothing if it stands here already and
-    /// nothing was written.
+    /// Writes the end of a transaction, unless it stands here already. Nothing is waited for, as in
+    /// [`Partition::append_as_leader`].
     ///
     /// # Errors
     /// Beside those of an append: [`AppendError::ProducerFenced`] for a marker of an earlier transaction, and
@@ -78,7 +88,7 @@ impl Partition {
         &self,
         marker: &TransactionMarker,
         expected_leader_epoch: Option<LeaderEpoch>,
-    ) -> Result<Option<Appended>, AppendError> {
+    ) -> Result<Ended, AppendError> {
         let _writer = self.writer.lock();
         let options = AppendOptions::of_coordinator(expected_leader_epoch, None);
         let leader_epoch = self.check_may_append(&options)?;
@@ -86,7 +96,7 @@ impl Partition {
         if let Some(known) = &known
             && !check_marker(marker, known)?
         {
-            return Ok(None);
+            return Ok(Ended { appended: self.whole_log(leader_epoch), is_repeated: true });
         }
         self.verifications.lock().end(marker.producer_id, marker.producer_epoch);
         // A transaction that was begun before its topic got an older format has to end all the same.
@@ -95,7 +105,38 @@ impl Partition {
         let producer = (marker.producer_id, marker.producer_epoch);
         let batch = control.batch(rules.first_offset, rules.now_ms, producer, leader_epoch);
         let batches = validate_for_append(batch, &rules).map_err(AppendError::Invalid)?;
-        self.append_batches(&batches, &rules).map(Some)
+        let appended = self.append_batches(&batches, &rules)?;
+        Ok(Ended { appended, is_repeated: false })
+    }
+
+    /// All that stands in the log by now, as if it had been appended at once: what is to be waited for before an answer
+    /// may rest on it.
+    ///
+    /// # Errors
+    /// [`AppendError::NotLeader`].
+    pub fn appended_so_far(&self) -> Result<Appended, AppendError> {
+        let _writer = self.writer.lock();
+        let state = self.state.lock();
+        let leader_epoch = state.leader_epoch;
+        if !matches!(state.role, Role::Leader(_)) {
+            return Err(AppendError::NotLeader);
+        }
+        drop(state);
+        Ok(self.whole_log(leader_epoch))
+    }
+
+    /// The caller holds the writer's lock.
+    fn whole_log(&self, leader_epoch: LeaderEpoch) -> Appended {
+        let log = self.log();
+        Appended {
+            base_offset: log.log_start_offset(),
+            last_offset: log.log_end_offset() - 1,
+            log_append_time: -1,
+            log_start_offset: log.log_start_offset(),
+            leader_epoch,
+            // A flush that has failed may be why the marker is sent again.
+            flush_due: log.flush_due(),
+        }
     }
 
     /// Checks that a transactional batch belongs to a transaction that is known to be open.

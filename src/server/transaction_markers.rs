@@ -5,8 +5,9 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use klamm_coordinator::transaction::WriteMarkers;
-use klamm_model::{ErrorCode, LeaderEpoch, NodeId, topic_name};
+use klamm_model::{ErrorCode, LeaderEpoch, NodeId, ProducerId, topic_name};
 use klamm_partition::{Appended, Partition, TransactionMarker};
+use klamm_protocol::messages::describe_producers::{DescribeProducersRequest, ProducerState, TopicRequest};
 
 use tokio::task::JoinSet;
 
@@ -16,6 +17,9 @@ use crate::marker_channel::Named;
 /// How long it is waited before the partitions that have no marker yet are tried again, at first; each time twice
 /// as long.
 const PAUSE: Duration = Duration::from_millis(20);
+
+/// The version of DescribeProducers that brokers speak with each other.
+const DESCRIBE_PRODUCERS_VERSION: i16 = 0;
 
 /// The longest wait.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -82,12 +86,14 @@ async fn write_once(context: &Arc<Context>, left: Vec<Named>, marker: &Transacti
                 true => write_here(&context, partitions.clone(), marker).await,
                 false => context.markers.write(&context, leader, marker, partitions.clone()).await,
             };
-            let is_left = |(topic, index): &Named| {
-                let code =
-                    codes.get(&(topic.clone(), *index)).copied().unwrap_or(ErrorCode::UnknownServerError);
-                !is_settled(&context, topic, *index, &marker, code)
-            };
-            partitions.into_iter().filter(is_left).collect::<Vec<Named>>()
+            let mut left = Vec::new();
+            for named in partitions {
+                let code = codes.get(&named).copied().unwrap_or(ErrorCode::UnknownServerError);
+                if !is_settled(&context, leader, &named, &marker, code).await {
+                    left.push(named);
+                }
+            }
+            left
         });
     }
     while let Some(left) = asked.join_next().await {
@@ -122,11 +128,11 @@ pub(crate) async fn write_here(
     codes
 }
 
-/// Whether a partition needs no marker any more.
-fn is_settled(
+/// Whether a partition, whose leader has given that code, needs no marker any more.
+async fn is_settled(
     context: &Context,
-    topic: &str,
-    index: i32,
+    leader: NodeId,
+    (topic, index): &Named,
     marker: &TransactionMarker,
     code: ErrorCode,
 ) -> bool {
@@ -134,17 +140,51 @@ fn is_settled(
         ErrorCode::None | ErrorCode::UnsupportedForMessageFormat => true,
         // The topic was deleted, and the transaction's records with it.
         ErrorCode::UnknownTopicOrPartition => {
-            context.image().topic_by_name(topic).is_none_or(|topic| topic.partition(index).is_none())
+            context.image().topic_by_name(topic).is_none_or(|topic| topic.partition(*index).is_none())
         }
-        // The partition has seen a later epoch, which it would not have taken before the end of this transaction.
-        ErrorCode::InvalidProducerEpoch => true,
-        // Somebody ended the transaction here in the name of a later coordinator.
-        ErrorCode::TransactionCoordinatorFenced => {
-            let partition = context.partitions.by_name(topic, index);
-            partition.is_some_and(|partition| !partition.has_open_transaction(marker.producer_id))
+        code if is_fenced(code) => {
+            let is_open = has_open_transaction(context, leader, topic, *index, marker.producer_id).await;
+            if is_open != Some(false) {
+                tracing::warn!(
+                    "{topic}-{index}, led by broker {leader}, does not take the end of a transaction of producer {}: \
+                     {code}; what reads only committed records waits there until it is ended",
+                    marker.producer_id
+                );
+            }
+            is_open == Some(false)
         }
         _ => false,
     }
+}
+
+/// Whether a partition has seen a later epoch of the producer, or of the coordinator. Somebody else has ended the
+/// transaction then, or records of a later epoch came into it and hold its end up.
+fn is_fenced(code: ErrorCode) -> bool {
+    matches!(code, ErrorCode::InvalidProducerEpoch | ErrorCode::TransactionCoordinatorFenced)
+}
+
+/// Whether a producer has a transaction open in a partition, as its leader knows it; `None` if it does not tell.
+async fn has_open_transaction(
+    context: &Context,
+    leader: NodeId,
+    topic: &str,
+    index: i32,
+    producer: ProducerId,
+) -> Option<bool> {
+    if leader == context.node_id {
+        let partition = context.partitions.by_name(topic, index)?;
+        return partition.is_leader().then(|| partition.has_open_transaction(producer));
+    }
+    let topics = vec![TopicRequest { name: topic.to_owned(), partition_indexes: vec![index] }];
+    let request = DescribeProducersRequest { topics };
+    let answer = context.questions.ask(context, leader, DESCRIBE_PRODUCERS_VERSION, &request).await.ok()?;
+    let partition = answer.topics.into_iter().next()?.partitions.into_iter().next()?;
+    if partition.error_code != ErrorCode::None.code() {
+        return None;
+    }
+    let is_open =
+        |known: &ProducerState| known.producer_id == producer.0 && known.current_txn_start_offset >= 0;
+    Some(partition.active_producers.iter().any(is_open))
 }
 
 /// Writes one marker into a partition of this node, and waits until the in-sync replicas have it.
@@ -164,15 +204,26 @@ async fn write(context: &Context, topic: &str, index: i32, marker: &TransactionM
         };
     }
     match partition.end_transaction(marker, None) {
-        Ok(None) => ErrorCode::None,
-        Ok(Some(appended)) => {
-            let timeout_ms = u64::try_from(context.config().request_timeout_ms).unwrap_or(0);
-            let replicated = replicated(partition, appended);
-            let replicated = tokio::time::timeout(Duration::from_millis(timeout_ms), replicated).await;
-            replicated.unwrap_or(ErrorCode::RequestTimedOut)
+        Ok(ended) => replicated_in_time(context, partition, ended.appended).await,
+        // The end that came before this one must not be lost with this node either.
+        Err(error) if is_fenced(error.code()) && !partition.has_open_transaction(marker.producer_id) => {
+            match partition.appended_so_far() {
+                Ok(appended) => match replicated_in_time(context, partition, appended).await {
+                    ErrorCode::None => error.code(),
+                    failure => failure,
+                },
+                Err(error) => error.code(),
+            }
         }
         Err(error) => error.code(),
     }
+}
+
+async fn replicated_in_time(context: &Context, partition: Arc<Partition>, appended: Appended) -> ErrorCode {
+    let timeout_ms = u64::try_from(context.config().request_timeout_ms).unwrap_or(0);
+    let replicated = replicated(partition, appended);
+    let replicated = tokio::time::timeout(Duration::from_millis(timeout_ms), replicated).await;
+    replicated.unwrap_or(ErrorCode::RequestTimedOut)
 }
 
 async fn replicated(partition: Arc<Partition>, appended: Appended) -> ErrorCode {

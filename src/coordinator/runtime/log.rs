@@ -147,11 +147,9 @@ impl CoordinatorLog for PartitionLog {
     }
 
     fn end_transaction(&self, marker: &TransactionMarker) -> Result<Option<Offset>, LogFault> {
-        let appended = self.partition.end_transaction(marker, Some(self.epoch)).map_err(fault)?;
-        if let Some(appended) = &appended {
-            self.note_flush_due(appended);
-        }
-        Ok(appended.map(|appended| appended.base_offset))
+        let ended = self.partition.end_transaction(marker, Some(self.epoch)).map_err(fault)?;
+        self.note_flush_due(&ended.appended);
+        Ok((!ended.is_repeated).then_some(ended.appended.base_offset))
     }
 
     fn is_committed(&self, below: Offset) -> Result<bool, LogFault> {

@@ -4,10 +4,10 @@
 mod replica;
 
 use bytes::Bytes;
-use klamm_model::{ErrorCode, IsolationLevel, NodeId, Offset, ProducerEpoch, ProducerId};
+use klamm_model::{ErrorCode, IsolationLevel, LeaderEpoch, NodeId, Offset, ProducerEpoch, ProducerId};
 use klamm_partition::{
-    AppendOptions, Origin, PartitionSettings, ReadOptions, Reader, TransactionMarker, Verification,
-    VerificationGuard,
+    AppendOptions, Ended, Leadership, Origin, PartitionSettings, ReadOptions, Reader, TransactionMarker,
+    Verification, VerificationGuard,
 };
 use klamm_records::{BatchBuilder, BatchSettings};
 use klamm_storage::LogConfig;
@@ -67,7 +67,8 @@ impl Replica {
 
     fn end(&self, marker: TransactionMarker) -> Result<Option<Offset>, ErrorCode> {
         let ended = self.partition.end_transaction(&marker, None);
-        ended.map(|appended| appended.map(|appended| appended.base_offset)).map_err(|error| error.code())
+        let offset = |ended: Ended| (!ended.is_repeated).then_some(ended.appended.base_offset);
+        ended.map(offset).map_err(|error| error.code())
     }
 
     fn last_stable(&self) -> Offset {
@@ -277,6 +278,35 @@ fn a_marker_that_is_sent_again_changes_nothing() {
         assert_eq!(leader.end(TransactionMarker { coordinator_epoch: 3, ..marker(1, true) }), Ok(None));
     }
     assert_eq!(leader.partition.offsets().log_end, 2);
+}
+
+/// A marker that stood only in the leader's own log was answered as written when it was sent again: with the leader it was
+/// gone, and the transaction never ended.
+#[test]
+fn a_marker_that_is_sent_again_is_written_when_the_replicas_have_it() {
+    let leader = leader();
+    let guard = leader.guard(0, 0);
+    assert_eq!(leader.append(batch(0, 0, true), Some(guard)), Ok(0));
+    let leadership = Leadership {
+        leader: Some(NODE),
+        leader_epoch: LeaderEpoch(1),
+        partition_epoch: 1,
+        replicas: vec![NODE, NodeId(2)],
+        isr: vec![NODE, NodeId(2)],
+        lost: Vec::new(),
+    };
+    leader.partition.become_leader(&leadership).unwrap();
+    let end = || leader.partition.end_transaction(&marker(1, true), None).unwrap();
+    for is_repeated in [false, true, true] {
+        let ended = end();
+        assert_eq!((ended.is_repeated, ended.appended.last_offset), (is_repeated, 1));
+        let awaited = (ended.appended.last_offset + 1, ended.appended.leader_epoch);
+        assert!(
+            !leader.partition.is_committed(awaited.0, awaited.1).unwrap(),
+            "the other replica has not fetched it"
+        );
+        assert_eq!(leader.partition.appended_so_far().unwrap().last_offset, 1);
+    }
 }
 
 #[test]

@@ -61,7 +61,7 @@ impl Cluster {
         Cluster::start_with(1500).await
     }
 
-    async fn start_with(session_timeout_ms: u32) -> Cluster {
+    pub(super) async fn start_with(session_timeout_ms: u32) -> Cluster {
         let ports = free_ports(3);
         let disks: Vec<SimulatedDisk> = (1..=3).map(SimulatedDisk::new).collect();
         let mut cluster = Cluster { servers: Vec::new(), ports, disks, session_timeout_ms };

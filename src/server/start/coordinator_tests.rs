@@ -2,6 +2,7 @@
 
 use klamm_model::topic_name::{GROUP_METADATA, TRANSACTION_STATE};
 use klamm_model::{ErrorCode, NodeId, ProducerEpoch, ProducerId};
+use klamm_partition::TransactionMarker;
 use klamm_protocol::messages::end_txn::{EndTxnRequest, EndTxnResponse};
 use klamm_protocol::messages::init_producer_id::{InitProducerIdRequest, InitProducerIdResponse};
 use klamm_protocol::messages::offset_fetch::{OffsetFetchRequest, OffsetFetchResponse};
@@ -54,6 +55,35 @@ async fn a_transaction_ends_on_another_node_than_its_coordinator_s() {
     let body = ask_flexible(coordinator, 26, 5, &end).await;
     assert_eq!(EndTxnResponse::decode(&mut Reader::new(body), 5).unwrap().error_code, 0);
     until_offsets(leader, "three", |offsets| offsets.last_stable == 2).await;
+}
+
+/// A marker that stood in the leader's own log alone counted as written when it was sent again. It was lost with the leader,
+/// and its transaction stayed open for good.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_marker_that_is_sent_again_waits_for_the_replicas_too() {
+    let mut cluster = Cluster::start_with(60_000).await;
+    create(&cluster.servers, "three", &[]).await;
+    let leader = leader_of(&cluster.servers, "three").context.node_id;
+    for other in (1..=3).map(NodeId).filter(|node| *node != leader) {
+        cluster.kill(other);
+    }
+    let context = &cluster.node(leader).context;
+    let marker = TransactionMarker {
+        producer_id: ProducerId(5),
+        producer_epoch: ProducerEpoch(1),
+        coordinator_epoch: 0,
+        is_commit: true,
+        transaction_version: 2,
+    };
+    let partition = context.partitions.by_name("three", 0).unwrap();
+    assert!(!partition.end_transaction(&marker, None).unwrap().is_repeated);
+    let named: (Arc<str>, i32) = ("three".into(), 0);
+    let zombie = TransactionMarker { producer_epoch: ProducerEpoch(0), ..marker };
+    for marker in [marker, zombie] {
+        let written = crate::transaction_markers::write_here(context, vec![named.clone()], marker);
+        let waits = tokio::time::timeout(Duration::from_millis(500), written).await;
+        assert!(waits.is_err(), "no other replica has it: {waits:?}");
+    }
 }
 
 /// A transactional id whose coordinator is another node than one, and that node.
