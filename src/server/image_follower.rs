@@ -238,14 +238,15 @@ impl Follower {
     fn delete_topic(&mut self, table: &mut Table, topic: &Topic, news: &mut News) {
         self.delete_unopened(topic);
         self.new.retain(|(id, _)| *id != topic.id);
+        // Those whose logs are still being recovered are not in the table.
+        for (_, index) in topic.partitions.iter().zip(0..) {
+            self.followed.coordinators.on_resigned(&topic.name, index);
+        }
         let Some(local) = table.topic(topic.id).cloned() else {
             return;
         };
         table.remove(topic.id);
-        for (index, partition) in &local.partitions {
-            self.delete_partition(partition, news);
-            self.followed.coordinators.on_resigned(&topic.name, *index);
-        }
+        local.partitions.values().for_each(|partition| self.delete_partition(partition, news));
     }
 
     /// Serves a partition no longer, and deletes its log.
@@ -343,13 +344,16 @@ impl Follower {
                     }
                 }
                 Err(error) => {
-                    let is_leader = state.leader == Some(self.node_id);
-                    match error.kind {
-                        StorageErrorKind::Recovering if is_leader => {
-                            self.followed.coordinators.on_recovering(&topic.name, index);
-                        }
-                        StorageErrorKind::Recovering => {}
-                        _ => drop(local.offline.insert(index)),
+                    let is_recovering = error.kind == StorageErrorKind::Recovering;
+                    if is_recovering && state.leader == Some(self.node_id) {
+                        self.followed.coordinators.on_recovering(&topic.name, index);
+                    } else {
+                        // Its coordinator may have been told to wait for the recovery, which has failed since, or is
+                        // of a follower now.
+                        self.followed.coordinators.on_resigned(&topic.name, index);
+                    }
+                    if !is_recovering {
+                        local.offline.insert(index);
                     }
                     self.note_unopened(topic.id, &name, &error);
                 }
@@ -367,10 +371,10 @@ impl Follower {
         self.new.remove(&(topic.id, index));
         local.offline.remove(&index);
         let name = TopicPartition::new(topic.name.clone(), index);
+        self.followed.coordinators.on_resigned(&topic.name, index);
         if let Some(partition) = local.partitions.remove(&index) {
             tracing::info!("partition {name} is on other nodes now, and its log here is deleted");
             self.delete_partition(&partition, news);
-            self.followed.coordinators.on_resigned(&topic.name, index);
         } else if self.unopened.remove(&(topic.id, index)).is_some()
             && self.is_of(&name, topic.id)
             && let Err(error) = self.store.delete(&name)

@@ -6,10 +6,12 @@ use std::path::Path;
 
 use klamm_io::{Entry, File, OpenMode, SystemClock, SystemNetwork};
 use klamm_model::ErrorCode;
+use klamm_model::topic_name::GROUP_METADATA;
 use klamm_partition::{AppendOptions, Partition};
 use klamm_protocol::messages::delete_records::{
     DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsResponse, DeleteRecordsTopic,
 };
+use klamm_protocol::messages::list_groups::ListGroupsRequest;
 use klamm_protocol::{Message, Reader, RequestHeader, encode_request};
 use klamm_records::{BatchBuilder, BatchSettings, Origin};
 use klamm_testing::{Failure, Fault, GatedDisk, OperationKind, SeededRandom, SimulatedDisk};
@@ -173,6 +175,46 @@ async fn a_node_serves_what_needs_no_recovery_while_it_recovers_the_rest() {
     assert_eq!(delete_records(port).await, [(0, 1), unknown]);
     server.stop().await;
     assert!(disk.exists(Path::new("/data/.kafka_cleanshutdown")).unwrap());
+}
+
+/// A log of the groups' topic that could not be recovered had all groups of the node listed as loading, until a restart.
+#[tokio::test(flavor = "multi_thread")]
+async fn groups_are_listed_when_the_recovery_of_a_part_of_them_has_failed() {
+    let disk = SimulatedDisk::new(1);
+    let server = node(Arc::new(disk.clone())).await;
+    crate::topic_creation::create_for_coordinator(&server.context, GROUP_METADATA).await;
+    assert!(is_served(&server, GROUP_METADATA).await);
+    let mut batch = BatchBuilder::v2(BatchSettings::default());
+    batch.append(1, Some(b"key"), Some(b"value"), &[]);
+    let partition = server.context.partitions.by_name(GROUP_METADATA, 0).unwrap();
+    partition.append_as_leader(batch.build(), &AppendOptions::of_coordinator(None, None)).unwrap();
+    let disk = disk.kill();
+
+    for kind in [OperationKind::Create, OperationKind::Write, OperationKind::SetLen] {
+        disk.inject(Fault::new(Failure::NoSpace).of(kind).on("__consumer_offsets-0"));
+    }
+    let gated = GatedDisk::new(disk.clone(), "__consumer_offsets-0", "log");
+    let server = node(Arc::new(gated.clone())).await;
+    gated.await_arrival();
+    let list = async || {
+        let client = klamm_coordinator::Client {
+            client_id: "lists".to_owned(),
+            client_host: "/127.0.0.1".to_owned(),
+            api_version: 4,
+        };
+        let answer = server.context.groups.list_groups(&client, ListGroupsRequest::default()).await;
+        ErrorCode::from_code(answer.error_code).unwrap()
+    };
+    assert_eq!(list().await, ErrorCode::CoordinatorLoadInProgress);
+    gated.open_up();
+    let listed = async {
+        while list().await != ErrorCode::None {
+            tokio::time::sleep(Duration::from_millis(25)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), listed).await.expect("groups are listed");
+    assert!(server.context.partitions.by_name(GROUP_METADATA, 0).is_none(), "its log could not be recovered");
+    server.stop().await;
 }
 
 /// DeleteRecords was answered with success though its checkpoint could not be written: after a crash the records
