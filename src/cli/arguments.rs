@@ -57,7 +57,7 @@ pub(crate) struct FormatArguments {
     #[arg(long = "override", value_name = "KEY=VALUE", value_parser = key_and_value)]
     pub(crate) overrides: Vec<(String, String)>,
 
-    /// The id of the cluster, the same for all nodes; one is made up if it is left out
+    /// The id of the cluster, the same for all nodes; one is made up if it is left out with --standalone
     #[arg(short = 't', long, value_name = "ID")]
     pub(crate) cluster_id: Option<String>,
 

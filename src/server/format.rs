@@ -51,14 +51,15 @@ pub fn format(
     cluster_id: Option<String>,
     machine: &Machine,
 ) -> Result<String, FormatError> {
-    check(config, &format)?;
+    let cluster_id = cluster_id.or_else(|| config.cluster_id.clone());
+    check(config, &format, cluster_id.is_some())?;
     let Machine { disk, clock, random, threads, .. } = machine.clone();
     let first_directory_id = match &format {
         Format::InitialControllers(voters) => own_directory(config.node_id, voters)?,
         Format::Standalone | Format::NoInitialControllers => None,
     };
     let settings = StoreSettings {
-        cluster_id: cluster_id.or_else(|| config.cluster_id.clone()),
+        cluster_id,
         joins_later: true,
         first_directory_id,
         threads,
@@ -92,12 +93,19 @@ pub fn format(
     ))
 }
 
-fn check(config: &BrokerConfig, format: &Format) -> Result<(), FormatError> {
+fn check(config: &BrokerConfig, format: &Format, has_cluster_id: bool) -> Result<(), FormatError> {
     if !config.quorum_voters.is_empty() {
         return Err(FormatError::Refused(
             "controller.quorum.voters is set: such a cluster forms by itself, and needs no format (the variable \
              CLUSTER_ID gives it an id). To have the quorum itself know its voters, set \
              controller.quorum.bootstrap.servers instead"
+                .to_owned(),
+        ));
+    }
+    if *format != Format::Standalone && !has_cluster_id {
+        return Err(FormatError::Refused(
+            "argument --cluster-id/-t is required: a node that does not begin its cluster alone has to be formatted with \
+             the id that the others have (made with kafka-storage random-uuid, or by klamm format --standalone)"
                 .to_owned(),
         ));
     }

@@ -97,11 +97,14 @@ fn what_contradicts_the_settings_is_refused() {
     broker.roles.controller = false;
     let without_self = Format::InitialControllers(BTreeMap::new());
     for (config, asked, why) in [
+        (config(1, &[21_400]), Format::NoInitialControllers, "argument --cluster-id/-t is required"),
+        (config(1, &[21_400]), Format::InitialControllers(BTreeMap::new()), "--cluster-id/-t is required"),
         (with_voters, Format::Standalone, "controller.quorum.voters is set"),
         (broker, Format::Standalone, "only a controller can begin a cluster"),
         (config(1, &[21_400]), without_self, "have to name this node, 1 (node.id)"),
     ] {
-        let error = super::format(&config, asked, None, &machine(1, &disk)).unwrap_err().to_string();
+        let id = (!why.contains("--cluster-id")).then(|| "c".to_owned());
+        let error = super::format(&config, asked, id, &machine(1, &disk)).unwrap_err().to_string();
         assert!(error.contains(why), "{error}");
     }
 }
