@@ -15,6 +15,8 @@ pub(super) enum Next {
     AskForOffsets,
     /// To wait, and ask again: the leader or this node does not know the latest metadata yet, or the log failed.
     Wait(String),
+    /// As `Wait`, and a person must hear of it.
+    Fail(String),
 }
 
 /// What came with an answer.
@@ -116,15 +118,14 @@ fn failed(partition: &Partition, error: &ReplicationError) -> Next {
     let name = partition.topic_partition();
     match error {
         // Another leader by now, of which the fetcher is told.
-        ReplicationError::NotFollower(_) => {}
+        ReplicationError::NotFollower(_) => Next::Wait(error.to_string()),
         ReplicationError::Storage(error) => {
-            tracing::error!("records of {name} were not replicated, and are fetched again: {error}");
+            Next::Fail(format!("records of {name} were not replicated, and are fetched again: {error}"))
         }
-        ReplicationError::OutOfOrder { .. } | ReplicationError::Records(_) => {
-            tracing::error!("the leader of {name} sent what cannot be appended, and is asked again: {error}");
-        }
+        ReplicationError::OutOfOrder { .. } | ReplicationError::Records(_) => Next::Fail(format!(
+            "the leader of {name} sent what cannot be appended, and is asked again: {error}"
+        )),
     }
-    Next::Wait(error.to_string())
 }
 
 #[cfg(test)]

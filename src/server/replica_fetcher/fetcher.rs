@@ -17,6 +17,7 @@ use super::answer::{self, Next};
 use super::session::Session;
 use super::{Inbox, Key};
 use crate::context::Context;
+use crate::limits::RateLimit;
 use crate::peers::{PeerError, Peers};
 
 /// The version of Fetch that brokers speak with each other.
@@ -32,9 +33,20 @@ const PAUSE_MIN: Duration = Duration::from_millis(20);
 /// that come together are asked for together.
 const GIVE_UP_AFTER: Duration = Duration::from_millis(10);
 
+/// How often one fetcher tells of a partition that cannot take its records.
+const FAILURE_LOG_EVERY: Duration = Duration::from_secs(30);
+
 /// The timestamps of ListOffsets that mean the two ends of a log.
 const LATEST: i64 = -1;
 const EARLIEST: i64 = -2;
+
+/// The line that tells of a failure, unless there was one lately. It says how many were not told.
+fn limited(limit: &RateLimit, now: Duration, why: String) -> Option<String> {
+    match limit.permit(now)? {
+        0 => Some(why),
+        more => Some(format!("{why} ({more} more since the last such line)")),
+    }
+}
 
 /// Fetches from one broker.
 pub(super) struct Fetcher {
@@ -46,6 +58,8 @@ pub(super) struct Fetcher {
     session: Session,
     peers: Peers,
     pause: Pause,
+    /// Limits what is told of partitions that cannot take their records: all of them, again and again, on a full disk.
+    failures: RateLimit,
 }
 
 struct Followed {
@@ -97,6 +111,7 @@ impl Fetcher {
             session: Session::default(),
             peers,
             pause: Pause::default(),
+            failures: RateLimit::new(FAILURE_LOG_EVERY),
         }
     }
 
@@ -306,6 +321,13 @@ impl Fetcher {
                     followed.pause.begin(now, longest);
                     self.session.remove(&key);
                 }
+                Next::Fail(why) => {
+                    if let Some(line) = limited(&self.failures, now, why) {
+                        tracing::error!("{line}");
+                    }
+                    followed.pause.begin(now, longest);
+                    self.session.remove(&key);
+                }
                 Next::AskForOffsets => {}
             }
         }
@@ -387,4 +409,23 @@ fn offsets_of(answer: ListOffsetsResponse) -> BTreeMap<TopicPartition, Offset> {
 fn peers(context: &Context, number: usize) -> Peers {
     let client_id = format!("broker-{}-fetcher-{number}", context.node_id);
     Peers::new(context.replica_fetchers.network.clone(), client_id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A disk stays full for hours, and each of its partitions is tried again once a second.
+    #[test]
+    fn a_full_disk_does_not_fill_the_log() {
+        let limit = RateLimit::new(FAILURE_LOG_EVERY);
+        let tries = (0..61).flat_map(|second| (0..100).map(move |partition| (second, partition)));
+        let lines: Vec<String> = tries
+            .filter_map(|(second, partition)| {
+                limited(&limit, Duration::from_secs(second), format!("t-{partition} is full"))
+            })
+            .collect();
+        let more = |count| format!("t-0 is full ({count} more since the last such line)");
+        assert_eq!(lines, ["t-0 is full".to_owned(), more(2999), more(2999)]);
+    }
 }
