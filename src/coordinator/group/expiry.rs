@@ -12,6 +12,7 @@ use super::timer::Timer;
 impl GroupShard {
     /// Looks through all groups, and sets the time of the next look.
     pub(super) fn clean_up(&mut self, now: Now) -> Effects {
+        self.forget_unused_topics();
         let mut effects = Effects::default();
         for (id, group) in &self.groups {
             if self.foreign.contains_key(id) {

@@ -46,7 +46,8 @@ pub struct GroupShard {
     /// Groups of protocols that are not served, and whether the log has told of a request for each.
     foreign: BTreeMap<Arc<str>, bool>,
     pending: PendingOffsets,
-    /// The names of all topics that have offsets, so that each is held once.
+    /// The names of all topics that have offsets, so that each is held once; those that have none any more are
+    /// forgotten when groups are looked through.
     topics: BTreeSet<Arc<str>>,
     deadlines: Deadlines<Timer>,
 }
@@ -144,6 +145,11 @@ impl GroupShard {
     /// Whether the group has members or offsets here; for tests and metrics.
     pub fn group_count(&self) -> usize {
         self.groups.len()
+    }
+
+    /// How many names of topics are held; for tests and metrics.
+    pub fn topic_count(&self) -> usize {
+        self.topics.len()
     }
 
     /// A group and what a transition of it needs, borrowed apart from each other.

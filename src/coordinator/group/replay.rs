@@ -64,6 +64,7 @@ impl GroupShard {
             group.stored.is_some() || !group.offsets.is_empty() || pending.places_of(id).next().is_some()
         };
         self.groups.retain(|id, group| is_used(id, group));
+        self.forget_unused_topics();
         let check_ms = u64::try_from(self.settings.offsets_retention_check_interval_ms).unwrap_or(0);
         self.deadlines.set(Timer::CleanUp, now.monotonic_ms + check_ms.max(1));
         let ids: Vec<_> = self.groups.keys().cloned().collect();
@@ -130,6 +131,11 @@ impl GroupShard {
         }
         self.topics.insert(topic.clone());
         topic
+    }
+
+    /// Forgets the names of topics without offsets. Whoever has offsets of a topic holds its name.
+    pub(super) fn forget_unused_topics(&mut self) {
+        self.topics.retain(|topic| Arc::strong_count(topic) > 1);
     }
 
     fn replay_group_tombstone(&mut self, id: &Arc<str>) {

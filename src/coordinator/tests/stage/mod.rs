@@ -104,6 +104,7 @@ impl Play for Stage {
     /// - `tombstone GROUP`, `foreign GROUP yes|no`: as found in the log
     /// - `wait MS` time passes; `hold` nothing is committed until `commit-log` or `lose CODE`;
     ///   `fail CODE` appends fail until `heal`; `restart` the machine is loaded from its log
+    /// - `topics` how many names of topics the machine holds
     fn run(&mut self, line: &str) -> Vec<String> {
         let words = Words::of(line);
         match words.plain[0] {
@@ -115,6 +116,7 @@ impl Play for Stage {
             "fail" => self.fails = Some(code(words.plain[1])),
             "heal" => self.fails = None,
             "restart" => self.restart(),
+            "topics" => self.shown.push(format!("names of topics: {}", self.shard.topic_count())),
             "pending" | "end" | "tombstone" | "foreign" => self.apply_found(&words),
             name => {
                 let request = self.request(name, &words);
