@@ -17,7 +17,6 @@ mod controller_channel;
 mod coordinators;
 mod directories;
 mod directory_assignments;
-mod elections;
 mod fetch_sessions;
 mod format;
 mod image_follower;

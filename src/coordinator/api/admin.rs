@@ -1,5 +1,6 @@
 //! DescribeGroups, ListGroups and DeleteGroups.
 
+use klamm_model::ErrorCode;
 use klamm_protocol::messages::delete_groups::{
     DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse,
 };
@@ -8,8 +9,8 @@ use klamm_protocol::messages::describe_groups::{
 };
 use klamm_protocol::messages::list_groups::{ListGroupsRequest, ListGroupsResponse};
 
-use super::error_of;
 use super::repeats::Repeats;
+use super::{error_of, incomplete};
 use crate::coordinator::{Client, GroupCoordinator};
 use crate::group::{Reply, Request};
 
@@ -40,21 +41,20 @@ impl GroupCoordinator {
         }
     }
 
-    /// ListGroups: the groups whose coordinator is this node, by name.
+    /// ListGroups: the groups whose coordinator is this node, by name; nothing but an error while it does not know
+    /// all of them.
     pub async fn list_groups(&self, _client: &Client, request: ListGroupsRequest) -> ListGroupsResponse {
-        let mut response = ListGroupsResponse::default();
-        let mailboxes = match self.mailboxes.loaded() {
-            Ok(mailboxes) => mailboxes,
-            Err(error) => {
-                response.error_code = error.code();
-                return response;
-            }
+        let (states, types) = (request.states_filter, request.types_filter);
+        let list = || Request::List { states: states.clone(), types: types.clone() };
+        let replies = match self.mailboxes.ask_all(list).await {
+            Ok(replies) => replies,
+            Err(error) => return no_groups(error),
         };
-        for mailbox in mailboxes {
-            let (states, types) = (request.states_filter.clone(), request.types_filter.clone());
-            // A mailbox that closes meanwhile has no groups of this node any more.
-            if let Reply::List(groups) = mailbox.ask(Request::List { states, types }).await {
-                response.groups.extend(groups);
+        let mut response = ListGroupsResponse::default();
+        for reply in replies {
+            match reply {
+                Reply::List(groups) => response.groups.extend(groups),
+                other => return no_groups(incomplete(error_of(&other))),
             }
         }
         response.groups.sort_by(|a, b| a.group_id.cmp(&b.group_id));
@@ -84,6 +84,10 @@ impl GroupCoordinator {
         }
         response
     }
+}
+
+fn no_groups(error: ErrorCode) -> ListGroupsResponse {
+    ListGroupsResponse { error_code: error.code(), ..ListGroupsResponse::default() }
 }
 
 fn bytes_of(group: &DescribedGroup) -> usize {

@@ -24,3 +24,12 @@ fn error_of(reply: &Reply) -> ErrorCode {
         _ => ErrorCode::UnknownServerError,
     }
 }
+
+/// The error of a list from which a partition is missing. A client that lists asks all nodes, and has none to look
+/// for: it is told to come again.
+fn incomplete(error: ErrorCode) -> ErrorCode {
+    match error {
+        ErrorCode::NotCoordinator => ErrorCode::CoordinatorLoadInProgress,
+        error => error,
+    }
+}

@@ -9,6 +9,7 @@ use klamm_protocol::messages::describe_transactions::{
 };
 use klamm_protocol::messages::list_transactions::{ListTransactionsRequest, ListTransactionsResponse};
 
+use super::incomplete;
 use super::repeats::Repeats;
 use super::transactions::refused;
 use crate::transaction::{Filter, Reply, Request, State};
@@ -41,7 +42,7 @@ impl TransactionCoordinator {
         TransactionState { error_code: error.code(), transactional_id, ..TransactionState::default() }
     }
 
-    /// ListTransactions: all of this node.
+    /// ListTransactions: all of this node; nothing but an error while it does not know all of them.
     pub async fn list_transactions(&self, request: ListTransactionsRequest) -> ListTransactionsResponse {
         let is_known = |name: &String| {
             State::PASSING.contains(&&**name) || State::ALL.iter().any(|state| state.name() == name)
@@ -50,29 +51,28 @@ impl TransactionCoordinator {
         let states: BTreeSet<String> = request.state_filters.into_iter().collect();
         let unknown_state_filters: Vec<String> =
             states.iter().filter(|name| !is_known(name)).cloned().collect();
-        let mailboxes = match self.mailboxes.loaded() {
-            Ok(mailboxes) => mailboxes,
-            Err(error) => {
-                let error_code = error.code();
-                return ListTransactionsResponse { error_code, ..ListTransactionsResponse::default() };
-            }
-        };
         let filter = Filter {
             states: Arc::new(states),
             producer_ids: Arc::new(request.producer_id_filters.into_iter().collect()),
             longer_than_ms: request.duration_filter,
         };
+        let replies = match self.mailboxes.ask_all(|| Request::List(filter.clone())).await {
+            Ok(replies) => replies,
+            Err(error) => return no_transactions(error),
+        };
         let mut response = ListTransactionsResponse { unknown_state_filters, ..Default::default() };
-        for mailbox in mailboxes {
-            match mailbox.ask(Request::List(filter.clone())).await {
+        for reply in replies {
+            match reply {
                 Reply::Listed(listed) => response.transaction_states.extend(listed),
-                // This node has resigned from it meanwhile.
-                Reply::Refused(ErrorCode::NotCoordinator) => {}
-                other => response.error_code = refused(&other).code(),
+                other => return no_transactions(incomplete(refused(&other))),
             }
         }
         response
     }
+}
+
+fn no_transactions(error: ErrorCode) -> ListTransactionsResponse {
+    ListTransactionsResponse { error_code: error.code(), ..ListTransactionsResponse::default() }
 }
 
 fn bytes_of(state: &TransactionState) -> usize {

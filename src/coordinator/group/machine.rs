@@ -80,8 +80,24 @@ impl Machine for GroupShard {
         Then::Reply { ticket, reply }
     }
 
+    /// All that tell what is stored. That a group or an offset is not there rests on a tombstone, which may be lost
+    /// as well as what is there.
     fn reads(request: &Request) -> bool {
-        matches!(request, Request::Fetch(_))
+        match request {
+            Request::Fetch(_)
+            | Request::Describe { .. }
+            | Request::List { .. }
+            | Request::Delete { .. }
+            | Request::DeleteOffsets(_) => true,
+            Request::Join(_)
+            | Request::Sync(_)
+            | Request::Heartbeat(_)
+            | Request::Leave(_)
+            | Request::Commit { .. }
+            | Request::CommitInTransaction { .. }
+            | Request::EndTransaction(_)
+            | Request::TopicsDeleted { .. } => false,
+        }
     }
 
     fn is_batched(request: &Request) -> bool {

@@ -13,7 +13,10 @@ use crate::machine::{Machine, Origin};
 pub(crate) enum LoadError {
     #[error(transparent)]
     Log(#[from] LogFault),
-    #[error("the log cannot be read behind offset {after}: {source}")]
+    #[error(
+        "the log cannot be read behind offset {after}: {source}; nothing of this partition is served from damaged \
+         records: let another replica lead it, or restore its directory"
+    )]
     Records { after: Offset, source: RecordsError },
     #[error("the log ends at {end}, but nothing can be read at {at}")]
     Hole { at: Offset, end: Offset },
@@ -54,6 +57,8 @@ pub(crate) fn replay_all<M: Machine>(
     let mut next = from;
     for batch in batches(bytes).lenient() {
         let batch = batch?;
+        // Whoever is told a damaged offset would skip records, or read them again.
+        batch.check_crc()?;
         if batch.header.is_control() {
             replay_marker(&batch, machine);
         } else {

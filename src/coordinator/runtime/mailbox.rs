@@ -89,14 +89,20 @@ impl<M: Machine> Mailbox<M> {
         }
     }
 
-    /// Asks, and waits for the answer. It waits for room in the mailbox too. It takes the mailbox, since who
-    /// only waits for an answer must not keep it open.
+    /// Asks, and waits for the answer. It waits for room in the mailbox too.
     pub(crate) async fn ask(self, request: M::Request) -> M::Reply {
-        let gone = M::refusal(ErrorCode::NotCoordinator);
+        self.send(request).await.await
+    }
+
+    /// Asks, and returns the answer to wait for. It takes the mailbox, since who only waits for an answer must not
+    /// keep it open.
+    pub(crate) async fn send(self, request: M::Request) -> impl Future<Output = M::Reply> {
         let (reply, answer) = oneshot::channel();
         let is_sent = self.sender.send(Letter { request, reply }).await.is_ok();
-        drop(self);
-        if is_sent { answer.await.unwrap_or(gone) } else { gone }
+        async move {
+            let gone = || M::refusal(ErrorCode::NotCoordinator);
+            if is_sent { answer.await.unwrap_or_else(|_| gone()) } else { gone() }
+        }
     }
 }
 

@@ -116,15 +116,30 @@ impl<M: Machine> Mailboxes<M> {
         self.led.lock().opened.values().cloned().collect()
     }
 
-    /// All that are loaded; an error while one of them loads, since what it holds would be missing. One that
-    /// could not be loaded is left out: it may stay so, and must not hide what all others hold.
-    pub(crate) fn loaded(&self) -> Result<Vec<Mailbox<M>>, ErrorCode> {
+    /// Asks all of them, and returns the answers of those that are still led then. An error while what one of them
+    /// holds would be missing, since it loads or could not be loaded: clients ask again, and whoever waits too
+    /// long is told why. A list with a silent hole would be taken for the whole.
+    pub(crate) async fn ask_all(&self, request: impl Fn() -> M::Request) -> Result<Vec<M::Reply>, ErrorCode> {
+        let mut answers = Vec::new();
+        for (partition, mailbox) in self.all_active()? {
+            answers.push((partition, mailbox.epoch, mailbox.send(request()).await));
+        }
+        let mut replies = Vec::new();
+        for (partition, epoch, answer) in answers {
+            let reply = answer.await;
+            if self.has(partition, epoch) {
+                replies.push(reply);
+            }
+        }
+        Ok(replies)
+    }
+
+    fn all_active(&self) -> Result<Vec<(i32, Mailbox<M>)>, ErrorCode> {
         let led = self.led.lock();
-        let is_loading = |mailbox: &Mailbox<M>| mailbox.status() == Status::Loading;
-        if !led.expected.is_empty() || led.opened.values().any(is_loading) {
+        let is_missing = |mailbox: &Mailbox<M>| mailbox.status() != Status::Active;
+        if !led.expected.is_empty() || led.opened.values().any(is_missing) {
             return Err(ErrorCode::CoordinatorLoadInProgress);
         }
-        let active = led.opened.values().filter(|mailbox| mailbox.status() == Status::Active);
-        Ok(active.cloned().collect())
+        Ok(led.opened.iter().map(|(partition, mailbox)| (*partition, mailbox.clone())).collect())
     }
 }

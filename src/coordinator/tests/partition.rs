@@ -13,6 +13,7 @@ use klamm_io::{BoxFuture, Disk, SystemClock};
 use klamm_metadata::Image;
 use klamm_model::{ErrorCode, LeaderEpoch, NodeId, Offset, TopicPartition, Uuid};
 use klamm_partition::{FollowerProgress, Leadership, Partition, PartitionSettings};
+use klamm_protocol::messages::heartbeat::HeartbeatRequest;
 use klamm_protocol::messages::list_groups::ListGroupsRequest;
 use klamm_protocol::messages::offset_commit::{
     OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic,
@@ -97,9 +98,10 @@ fn coordinator(node: &Arc<Node>) -> Arc<GroupCoordinator> {
     Arc::new(GroupCoordinator::new(GroupSettings::default(), clock, random, node.clone()))
 }
 
+/// A heartbeat is answered whatever is committed; while the groups are loaded, everybody is alive.
 async fn loaded(coordinator: &GroupCoordinator) {
-    let loading = ErrorCode::CoordinatorLoadInProgress.code();
-    while coordinator.list_groups(&client(4), ListGroupsRequest::default()).await.error_code == loading {
+    let request = HeartbeatRequest { group_id: "g".to_owned(), ..Default::default() };
+    while coordinator.heartbeat(&client(3), request.clone()).await.error_code == ErrorCode::None.code() {
         sleep(Duration::from_millis(1)).await;
     }
 }

@@ -1,183 +1,21 @@
 //! The mailbox around the state machine: what is told when, and what a fault of the log does to it.
 
 mod memory;
+mod requests;
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
+use klamm_coordinator::GroupSettings;
 use klamm_coordinator::runtime::LogFault;
-use klamm_coordinator::{Client, GroupCoordinator, GroupSettings};
-use klamm_io::SystemClock;
-use klamm_model::{ErrorCode, LeaderEpoch, Uuid};
+use klamm_model::{ErrorCode, LeaderEpoch};
 use klamm_protocol::messages::delete_groups::DeleteGroupsRequest;
 use klamm_protocol::messages::describe_groups::DescribeGroupsRequest;
-use klamm_protocol::messages::heartbeat::HeartbeatRequest;
-use klamm_protocol::messages::join_group::{JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse};
 use klamm_protocol::messages::list_groups::ListGroupsRequest;
-use klamm_protocol::messages::offset_commit::{
-    OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic, OffsetCommitResponse,
-};
-use klamm_protocol::messages::offset_fetch::{
-    OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopic, OffsetFetchResponsePartition,
-};
-use klamm_protocol::messages::sync_group::{SyncGroupRequest, SyncGroupRequestAssignment};
-use klamm_testing::SeededRandom;
-use memory::{MemoryLog, Surroundings};
-use tokio::task::JoinHandle;
+use klamm_protocol::messages::offset_commit::OffsetCommitRequest;
+use klamm_protocol::messages::offset_fetch::{OffsetFetchRequest, OffsetFetchRequestGroup};
+use memory::MemoryLog;
+use requests::*;
 use tokio::time::{sleep, timeout};
-
-const TOPIC: Uuid = Uuid([1; 16]);
-const OTHER: Uuid = Uuid([2; 16]);
-const NEW: Uuid = Uuid([3; 16]);
-
-fn client(api_version: i16) -> Client {
-    Client { client_id: "c".to_owned(), client_host: "/127.0.0.1".to_owned(), api_version }
-}
-
-fn settings() -> GroupSettings {
-    GroupSettings {
-        group_initial_rebalance_delay_ms: 1,
-        group_min_session_timeout_ms: 10,
-        ..GroupSettings::default()
-    }
-}
-
-fn surroundings() -> Arc<Surroundings> {
-    Surroundings::with_topics(&[("t", TOPIC, 10_000), ("u", OTHER, 1)])
-}
-
-fn coordinator(settings: GroupSettings) -> Arc<GroupCoordinator> {
-    coordinator_in(settings, surroundings())
-}
-
-fn coordinator_in(settings: GroupSettings, surroundings: Arc<Surroundings>) -> Arc<GroupCoordinator> {
-    let (clock, random) = (Arc::new(SystemClock::new()), Arc::new(SeededRandom::new(7)));
-    Arc::new(GroupCoordinator::new(settings, clock, random, surroundings))
-}
-
-async fn serving(settings: GroupSettings, log: &Arc<MemoryLog>) -> Arc<GroupCoordinator> {
-    serving_in(settings, log, surroundings()).await
-}
-
-async fn serving_in(
-    settings: GroupSettings,
-    log: &Arc<MemoryLog>,
-    surroundings: Arc<Surroundings>,
-) -> Arc<GroupCoordinator> {
-    let coordinator = coordinator_in(settings, surroundings);
-    coordinator.open(0, LeaderEpoch(0), log.clone());
-    let loading = ErrorCode::CoordinatorLoadInProgress.code();
-    while coordinator.list_groups(&client(4), ListGroupsRequest::default()).await.error_code == loading {
-        sleep(Duration::from_millis(1)).await;
-    }
-    coordinator
-}
-
-fn commit_of(group: &str, topic: &str, partitions: std::ops::Range<i32>, offset: i64) -> OffsetCommitRequest {
-    let partition = |partition_index| OffsetCommitRequestPartition {
-        partition_index,
-        committed_offset: offset,
-        ..Default::default()
-    };
-    OffsetCommitRequest {
-        group_id: group.to_owned(),
-        generation_id_or_member_epoch: -1,
-        topics: vec![OffsetCommitRequestTopic {
-            name: topic.to_owned(),
-            partitions: partitions.map(partition).collect(),
-            ..Default::default()
-        }],
-        ..Default::default()
-    }
-}
-
-fn spawn_commit(
-    coordinator: &Arc<GroupCoordinator>,
-    request: OffsetCommitRequest,
-) -> JoinHandle<OffsetCommitResponse> {
-    let coordinator = coordinator.clone();
-    tokio::spawn(async move { coordinator.offset_commit(&client(9), request).await })
-}
-
-fn codes(response: &OffsetCommitResponse) -> Vec<i16> {
-    response.topics.iter().flat_map(|topic| &topic.partitions).map(|partition| partition.error_code).collect()
-}
-
-async fn committed(coordinator: &GroupCoordinator, group: &str, topic: &str) -> Result<i64, i16> {
-    let topic = OffsetFetchRequestTopic { name: topic.to_owned(), partition_indexes: vec![0] };
-    let request =
-        OffsetFetchRequest { group_id: group.to_owned(), topics: Some(vec![topic]), ..Default::default() };
-    let response = coordinator.offset_fetch(&client(5), request).await;
-    match response.error_code {
-        0 => Ok(response.topics[0].partitions[0].committed_offset),
-        code => Err(code),
-    }
-}
-
-async fn all_committed(coordinator: &GroupCoordinator, group: &str) -> Vec<String> {
-    let request = OffsetFetchRequest { group_id: group.to_owned(), topics: None, ..Default::default() };
-    let mut all = Vec::new();
-    for topic in coordinator.offset_fetch(&client(5), request).await.topics {
-        let shown = |partition: &OffsetFetchResponsePartition| {
-            format!("{}-{}={}", topic.name, partition.partition_index, partition.committed_offset)
-        };
-        all.extend(topic.partitions.iter().map(shown));
-    }
-    all
-}
-
-fn join_of(group: &str, member_id: &str) -> JoinGroupRequest {
-    JoinGroupRequest {
-        group_id: group.to_owned(),
-        session_timeout_ms: 10_000,
-        rebalance_timeout_ms: 10_000,
-        member_id: member_id.to_owned(),
-        protocol_type: "consumer".to_owned(),
-        protocols: vec![JoinGroupRequestProtocol {
-            name: "range".to_owned(),
-            metadata: Bytes::from_static(b"m"),
-        }],
-        ..Default::default()
-    }
-}
-
-fn spawn_join(
-    coordinator: &Arc<GroupCoordinator>,
-    request: JoinGroupRequest,
-) -> JoinHandle<JoinGroupResponse> {
-    let coordinator = coordinator.clone();
-    tokio::spawn(async move { coordinator.join_group(&client(3), request).await })
-}
-
-async fn stable_member(coordinator: &Arc<GroupCoordinator>, group: &str) -> String {
-    let joined = spawn_join(coordinator, join_of(group, "")).await.expect("no panic");
-    assert_eq!((joined.error_code, joined.generation_id), (0, 1));
-    let assignment = SyncGroupRequestAssignment {
-        member_id: joined.member_id.clone(),
-        assignment: Bytes::from_static(b"x"),
-    };
-    let request = SyncGroupRequest {
-        group_id: group.to_owned(),
-        generation_id: 1,
-        member_id: joined.member_id.clone(),
-        assignments: vec![assignment],
-        ..Default::default()
-    };
-    let synced = coordinator.sync_group(&client(3), request).await;
-    assert_eq!((synced.error_code, &synced.assignment[..]), (0, &b"x"[..]));
-    joined.member_id
-}
-
-async fn heartbeat(coordinator: &GroupCoordinator, group: &str, member: &str) -> i16 {
-    let request = HeartbeatRequest {
-        group_id: group.to_owned(),
-        generation_id: 1,
-        member_id: member.to_owned(),
-        ..Default::default()
-    };
-    coordinator.heartbeat(&client(3), request).await.error_code
-}
 
 /// A commit that is acknowledged before it is replicated is lost with the leader. Nor may anyone read it
 /// before: he would see the offset go back.
@@ -195,6 +33,37 @@ async fn neither_a_commit_nor_a_read_of_it_is_answered_before_the_high_watermark
     log.commit_all();
     assert_eq!(codes(&commit.await.expect("no panic")), [0]);
     assert_eq!(read.await.expect("no panic"), Ok(5));
+}
+
+/// Who hears twice that a group is deleted, or does not find it any more, makes one of the same name. If the tombstone
+/// is lost with the leader, the old offsets are there again.
+#[tokio::test]
+async fn what_is_gone_is_not_told_before_that_is_committed() {
+    let log = MemoryLog::new();
+    let coordinator = serving(settings(), &log).await;
+    for group in ["g", "h"] {
+        assert_eq!(codes(&coordinator.offset_commit(&client(9), commit_of(group, "t", 0..1, 5)).await), [0]);
+    }
+    log.hold_high_watermark();
+    let deletes = [spawn_delete(&coordinator, "g"), spawn_delete(&coordinator, "g")];
+    let offset_deletes = [spawn_offset_delete(&coordinator, "h"), spawn_offset_delete(&coordinator, "h")];
+    sleep(Duration::from_millis(10)).await;
+    let reader = coordinator.clone();
+    let describe = tokio::spawn(async move { described_state(&reader, "g").await });
+    let reader = coordinator.clone();
+    let list =
+        tokio::spawn(async move { reader.list_groups(&client(4), ListGroupsRequest::default()).await });
+    sleep(Duration::from_millis(30)).await;
+    assert!(deletes.iter().chain(&offset_deletes).all(|delete| !delete.is_finished()));
+    assert!(!describe.is_finished() && !list.is_finished());
+    log.commit_all();
+    let mut codes = Vec::new();
+    for delete in deletes.into_iter().chain(offset_deletes) {
+        codes.push(delete.await.expect("no panic"));
+    }
+    assert_eq!(codes, [0, ErrorCode::GroupIdNotFound.code(), 0, 0]);
+    assert_eq!(describe.await.expect("no panic"), "Dead");
+    assert_eq!(list.await.expect("no panic").groups.len(), 1);
 }
 
 /// A follower that is slow for ever must not keep a client waiting for ever.
@@ -323,20 +192,26 @@ async fn whoever_waits_when_leadership_is_lost_is_told_to_look_elsewhere() {
     assert_eq!(heartbeat(&coordinator, "g", &member).await, gone);
 }
 
-/// A coordinator that serves a log it cannot read tells every consumer to begin anew.
+/// A coordinator that serves a log it cannot read tells every consumer to begin anew, and one that serves a record
+/// with a bit that flipped sends it to where it never was. Nor may a list leave the groups out without a word.
 #[tokio::test]
-async fn a_log_that_cannot_be_read_is_not_served() {
+async fn a_log_that_is_damaged_is_not_served() {
     let log = MemoryLog::new();
     let before = serving(settings(), &log).await;
     assert_eq!(codes(&before.offset_commit(&client(9), commit_of("g", "t", 0..1, 5)).await), [0]);
-    let mut content = log.content().to_vec();
-    // The record's length, behind the head of the batch.
-    content[61] = 0xff;
-    let after = serving(settings(), &MemoryLog::holding(content.into())).await;
-    let loading = ErrorCode::CoordinatorLoadInProgress.code();
-    assert_eq!(committed(&after, "g", "t").await, Err(loading));
-    // The groups of other partitions can still be listed.
-    assert_eq!(after.list_groups(&client(4), ListGroupsRequest::default()).await.error_code, 0);
+    let length = log.content().len();
+    // The record's length, behind the head of the batch; and the last byte of the offset, which then is 4.
+    for (position, flipped) in [(61, 0xff), (length - 32, 1)] {
+        let mut content = log.content().to_vec();
+        content[position] ^= flipped;
+        let damaged = MemoryLog::holding(content.into());
+        let after = coordinator(settings());
+        after.open(0, LeaderEpoch(0), damaged.clone());
+        await_reads(&damaged, 1).await;
+        let loading = ErrorCode::CoordinatorLoadInProgress.code();
+        assert_eq!(committed(&after, "g", "t").await, Err(loading));
+        assert_eq!(after.list_groups(&client(4), ListGroupsRequest::default()).await.error_code, loading);
+    }
 }
 
 /// A disk that fails for a moment while the groups are loaded must not cost them until the leader moves.
@@ -347,7 +222,9 @@ async fn a_log_that_cannot_be_read_is_tried_again() {
     assert_eq!(codes(&before.offset_commit(&client(9), commit_of("g", "t", 0..1, 5)).await), [0]);
     let log = MemoryLog::holding(log.content());
     log.set_unreadable(true);
-    let after = serving(settings(), &log).await;
+    let after = coordinator(settings());
+    after.open(0, LeaderEpoch(0), log.clone());
+    await_reads(&log, 1).await;
     assert_eq!(committed(&after, "g", "t").await, Err(ErrorCode::CoordinatorLoadInProgress.code()));
     log.set_unreadable(false);
     let loaded = async {
@@ -431,8 +308,7 @@ async fn a_group_with_very_many_offsets_can_be_deleted() {
     assert_eq!(coordinator.delete_groups(&client(2), request).await.results[0].error_code, 0);
     assert!(log.appends() > 100, "{} appends", log.appends());
     let after = serving(settings, &MemoryLog::holding(log.content())).await;
-    let request = DescribeGroupsRequest { groups: vec!["g".to_owned()], ..Default::default() };
-    assert_eq!(after.describe_groups(&client(5), request).await.groups[0].group_state, "Dead");
+    assert_eq!(described_state(&after, "g").await, "Dead");
     assert_eq!(committed(&after, "g", "t").await, Ok(-1));
 }
 

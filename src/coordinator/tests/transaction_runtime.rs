@@ -66,12 +66,16 @@ impl TransactionEnvironment for Node {
     }
 }
 
-async fn serving(log: &Arc<MemoryLog>) -> (TransactionCoordinator, mpsc::UnboundedReceiver<WriteMarkers>) {
+fn coordinator() -> (TransactionCoordinator, mpsc::UnboundedReceiver<WriteMarkers>) {
     let (markers, written) = mpsc::unbounded_channel();
     let surroundings = Surroundings::with_topics(&[("t", Uuid([1; 16]), 2)]);
     let node = Arc::new(Node { surroundings, markers, last_id: Mutex::new(0) });
     let clock = Arc::new(SystemClock::new());
-    let coordinator = TransactionCoordinator::new(TransactionSettings::default(), clock, node);
+    (TransactionCoordinator::new(TransactionSettings::default(), clock, node), written)
+}
+
+async fn serving(log: &Arc<MemoryLog>) -> (TransactionCoordinator, mpsc::UnboundedReceiver<WriteMarkers>) {
+    let (coordinator, written) = coordinator();
     coordinator.open(0, EPOCH, log.clone());
     let loading = ErrorCode::CoordinatorLoadInProgress.code();
     let list = || coordinator.list_transactions(ListTransactionsRequest::default());
@@ -140,6 +144,25 @@ async fn committed(
     let markers = timeout(Duration::from_secs(5), written.recv()).await.expect("markers").expect("markers");
     assert_eq!(markers.coordinator_epoch, EPOCH.0);
     markers.producer
+}
+
+/// What cannot be loaded is not there for nobody: a list that leaves it out would be taken for the whole.
+#[tokio::test]
+async fn transactions_are_not_listed_without_those_that_cannot_be_loaded() {
+    let log = MemoryLog::new();
+    let (before, _written) = serving(&log).await;
+    begun(&before).await;
+    drop(before);
+    let log = MemoryLog::holding(log.content());
+    log.set_unreadable(true);
+    let after = coordinator().0;
+    after.open(0, EPOCH, log.clone());
+    while log.reads() == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    let listed = after.list_transactions(ListTransactionsRequest::default()).await;
+    assert_eq!(listed.error_code, ErrorCode::CoordinatorLoadInProgress.code());
 }
 
 /// A disk that is full when all markers stand must not leave the transaction unfinished: nobody else will come. To
