@@ -17,6 +17,7 @@ use super::classic::{CONSUMER, Group, State};
 use super::message::{Effects, InTransaction, Now, Reply, Then, Ticket};
 use super::offsets::CommittedOffset;
 use super::record::GroupRecord;
+use super::unreadable::RecordKey;
 use super::{GroupShard, Turn};
 use crate::machine::Form;
 
@@ -146,11 +147,15 @@ impl GroupShard {
         Effects::write(records, Then::Reply { ticket, reply })
     }
 
-    /// The tombstone for a partition that has a committed or a pending offset.
+    /// The tombstone for a partition that has a committed or a pending offset, or one that cannot be read.
     pub(super) fn offset_tombstone(&self, group: &Group, topic: &str, partition: i32) -> Option<GroupRecord> {
-        let name = self.topics.get(topic)?.clone();
+        let known = self.topics.get(topic).cloned();
+        let name: Arc<str> = known.unwrap_or_else(|| topic.into());
         let is_committed = group.offsets.get(topic).is_some_and(|all| all.contains_key(&partition));
-        let is_there = is_committed || self.pending.contains(&group.id, &name, partition);
+        let key = RecordKey { group: group.id.clone(), place: Some((name.clone(), partition)) };
+        let is_there = is_committed
+            || self.pending.contains(&group.id, &name, partition)
+            || self.unreadable.contains(&key);
         let group = group.id.clone();
         is_there.then_some(GroupRecord::Offset { group, topic: name, partition, value: None })
     }

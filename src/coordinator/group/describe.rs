@@ -17,7 +17,14 @@ const FIRST_VERSION_WITH_NOT_FOUND: i16 = 6;
 /// The type of all groups here, as ListGroups names it.
 const CLASSIC: &str = "classic";
 
+/// The state of a group of which not all can be read, as Kafka's tools show one that they cannot tell.
+const UNKNOWN: &str = "Unknown";
+
 impl GroupShard {
+    fn state_name(&self, group: &Group) -> &'static str {
+        if self.unreadable.has(&group.id) { UNKNOWN } else { group.state.name() }
+    }
+
     pub(super) fn describe(&self, version: i16, id: &str) -> DescribedGroup {
         let Some(group) = self.groups.get(id) else {
             let is_told = version >= FIRST_VERSION_WITH_NOT_FOUND;
@@ -34,7 +41,7 @@ impl GroupShard {
         let protocol = protocol.and_then(|group| group.protocol.as_deref());
         DescribedGroup {
             group_id: id.to_owned(),
-            group_state: group.state.name().to_owned(),
+            group_state: self.state_name(group).to_owned(),
             protocol_type: group.protocol_type.clone().unwrap_or_default(),
             protocol_data: protocol.unwrap_or_default().to_owned(),
             members: group.members().map(|member| describe_member(member, protocol)).collect(),
@@ -47,13 +54,13 @@ impl GroupShard {
             return Vec::new();
         }
         let is_asked = |group: &&Group| {
-            states.is_empty() || states.iter().any(|state| state.eq_ignore_ascii_case(group.state.name()))
+            states.is_empty() || states.iter().any(|state| state.eq_ignore_ascii_case(self.state_name(group)))
         };
         let served = self.groups.iter().filter(|(id, _)| !self.foreign.contains_key(*id));
         let listed = |group: &Group| ListedGroup {
             group_id: group.id.to_string(),
             protocol_type: group.protocol_type.clone().unwrap_or_default(),
-            group_state: group.state.name().to_owned(),
+            group_state: self.state_name(group).to_owned(),
             group_type: CLASSIC.to_owned(),
         };
         served.map(|(_, group)| group).filter(is_asked).map(listed).collect()
@@ -86,6 +93,7 @@ impl GroupShard {
             places.extend(partitions.keys().map(|partition| (topic.clone(), *partition)));
         }
         places.extend(self.pending.places_of(&group.id).map(|place| (place.1.clone(), place.2)));
+        places.extend(self.unreadable.keys_of(&group.id).filter_map(|key| key.place.clone()));
         let tombstone = |(topic, partition)| GroupRecord::Offset {
             group: group.id.clone(),
             topic,

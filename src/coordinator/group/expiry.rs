@@ -15,7 +15,7 @@ impl GroupShard {
         self.forget_unused_topics();
         let mut effects = Effects::default();
         for (id, group) in &self.groups {
-            if self.foreign.contains_key(id) {
+            if self.foreign.contains_key(id) || self.unreadable.has(id) {
                 continue;
             }
             let mut records = self.expired_offsets(now.wall_ms, group);

@@ -9,6 +9,7 @@ use klamm_protocol::EncodeError;
 
 use super::message::{Effects, Now, Reply, Request, Then, Ticket};
 use super::record::{GroupRecord, RecordError};
+use super::unreadable::RecordKey;
 use super::{GroupShard, Origin};
 use crate::machine::Machine;
 
@@ -37,11 +38,17 @@ impl Machine for GroupShard {
             Err(error @ RecordError::Key { .. }) => {
                 tracing::warn!(offset, %error, "a record of __consumer_offsets is ignored");
             }
-            Err(RecordError::Value { group, source }) => {
-                // Written by something newer, or damaged. The group is not served, so that nothing is
-                // written over what cannot be read.
-                tracing::error!(offset, group, error = %source, "a group's record cannot be read");
-                self.replay(origin, GroupRecord::Foreign { group: group.into(), exists: true });
+            Err(RecordError::Value { key, source }) => {
+                let RecordKey { group, place } = &key;
+                tracing::error!(
+                    offset,
+                    group = &**group,
+                    ?place,
+                    error = %source,
+                    "a group's record cannot be read: the group is not served until a newer record of the same key \
+                     is found; a group without members can be deleted"
+                );
+                self.replay_unreadable(origin, key);
             }
         }
     }

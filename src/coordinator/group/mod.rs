@@ -21,6 +21,7 @@ mod replay;
 mod static_member;
 mod sync;
 mod timer;
+mod unreadable;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -33,11 +34,13 @@ use crate::settings::GroupSettings;
 use classic::Group;
 use offsets::PendingOffsets;
 use timer::Timer;
+use unreadable::UnreadableRecords;
 
 pub use crate::machine::Origin;
 pub use message::{Effects, Fetch, InTransaction, Join, Now, Reply, Request, Then, Ticket, Write};
 pub use offsets::CommittedOffset;
 pub use record::GroupRecord;
+pub use unreadable::RecordKey;
 
 /// All groups of one partition of `__consumer_offsets`.
 pub struct GroupShard {
@@ -45,6 +48,8 @@ pub struct GroupShard {
     groups: BTreeMap<Arc<str>, Group>,
     /// Groups of protocols that are not served, and whether the log has told of a request for each.
     foreign: BTreeMap<Arc<str>, bool>,
+    /// What is known of these groups is not the newest.
+    unreadable: UnreadableRecords,
     pending: PendingOffsets,
     /// The names of all topics that have offsets, so that each is held once; those that have none any more are
     /// forgotten when groups are looked through.
@@ -59,6 +64,7 @@ impl GroupShard {
             settings,
             groups: BTreeMap::new(),
             foreign: BTreeMap::new(),
+            unreadable: UnreadableRecords::default(),
             pending: PendingOffsets::default(),
             topics: BTreeSet::new(),
             deadlines: Deadlines::default(),
@@ -68,7 +74,7 @@ impl GroupShard {
     /// Serves one request.
     pub fn handle(&mut self, now: Now, ticket: Ticket, request: Request) -> Effects {
         if let Some(group) = request.group()
-            && self.is_foreign(group)
+            && (self.is_foreign(group) || self.is_unreadable_for(&request, group))
         {
             return Effects::reply(ticket, Reply::Refused(ErrorCode::CoordinatorNotAvailable));
         }

@@ -14,6 +14,7 @@ use klamm_protocol::records::consumer_offsets::offset_commit_value::OffsetCommit
 use klamm_protocol::{DecodeError, EncodeError, decode_versioned, encode_coordinator_key, encode_versioned};
 
 use super::offsets::CommittedOffset;
+use super::unreadable::RecordKey;
 
 const OFFSET_COMMIT_LEGACY: i16 = 0;
 const OFFSET_COMMIT: i16 = 1;
@@ -68,16 +69,27 @@ pub enum RecordError {
         kind: i16,
     },
     /// The value is of no version that is known, or damaged.
-    #[error("the value of group {group:?} cannot be read: {source}")]
+    #[error("the value of group {:?} cannot be read: {source}", key.group)]
     Value {
-        /// The group.
-        group: String,
+        /// What the record is about.
+        key: RecordKey,
         /// Why.
         source: DecodeError,
     },
 }
 
 impl GroupRecord {
+    /// What it is about, unless it is of a protocol that is not served.
+    pub fn key(&self) -> Option<RecordKey> {
+        match self {
+            GroupRecord::Group { group, .. } => Some(RecordKey { group: group.clone(), place: None }),
+            GroupRecord::Offset { group, topic, partition, .. } => {
+                Some(RecordKey { group: group.clone(), place: Some((topic.clone(), *partition)) })
+            }
+            GroupRecord::Foreign { .. } => None,
+        }
+    }
+
     /// Key and value.
     ///
     /// # Errors
@@ -117,15 +129,19 @@ impl GroupRecord {
                 let topic: Arc<str> = reader.string().ok_or_else(cut)?.into();
                 let partition = reader.int32().ok_or_else(cut)?;
                 let value = value.map(|bytes| decode_commit(bytes, record_offset)).transpose();
-                let value =
-                    value.map_err(|source| RecordError::Value { group: group.to_string(), source })?;
+                let value = value.map_err(|source| {
+                    let place = Some((topic.clone(), partition));
+                    RecordError::Value { key: RecordKey { group: group.clone(), place }, source }
+                })?;
                 Ok(Some(GroupRecord::Offset { group, topic, partition, value }))
             }
             GROUP_METADATA => {
                 let group: Arc<str> = reader.string().ok_or_else(cut)?.into();
                 let value = value.map(decode_versioned::<GroupMetadataValue>).transpose();
-                let value =
-                    value.map_err(|source| RecordError::Value { group: group.to_string(), source })?;
+                let value = value.map_err(|source| RecordError::Value {
+                    key: RecordKey { group: group.clone(), place: None },
+                    source,
+                })?;
                 Ok(Some(GroupRecord::Group { group, value: value.map(|(value, _)| value) }))
             }
             CONSUMER_GROUP_METADATA | SHARE_GROUP_METADATA | STREAMS_GROUP_METADATA => {

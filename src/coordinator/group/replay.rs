@@ -5,15 +5,20 @@ use std::sync::Arc;
 use klamm_model::ProducerId;
 
 use super::classic::{Group, State};
+use super::message::Request;
 use super::offsets::CommittedOffset;
 use super::record::GroupRecord;
 use super::timer::Timer;
+use super::unreadable::RecordKey;
 use super::{Effects, GroupShard, Now, Origin, rebalance};
 
 impl GroupShard {
     /// Applies one record. Any order that compaction can leave is fine: a tombstone without a value before
     /// it, an offset without its group.
     pub fn replay(&mut self, origin: Origin, record: GroupRecord) {
+        if !self.unreadable.is_empty() && origin.transaction_of == ProducerId::NONE {
+            record.key().into_iter().for_each(|key| self.unreadable.replaced(&key, origin.offset));
+        }
         match record {
             GroupRecord::Group { group, value: Some(value) } => {
                 self.group_entry(group).stored = Some(value);
@@ -42,13 +47,25 @@ impl GroupShard {
         }
     }
 
+    /// Applies a record of which only the key can be read. What was known under that key is not true any more.
+    pub fn replay_unreadable(&mut self, origin: Origin, key: RecordKey) {
+        let group = self.group_entry(key.group.clone());
+        if key.place.is_none() {
+            group.stored = None;
+        }
+        self.unreadable.insert(key, origin);
+    }
+
     /// Applies the end of a transaction: what it committed becomes visible, or is dropped. A plain commit
     /// that stands later in the log wins over one of the transaction.
     pub fn replay_transaction_end(&mut self, producer: ProducerId, is_commit: bool) {
+        self.unreadable.end_transaction(producer, is_commit);
         for ((group, topic, partition), offset) in self.pending.take(producer) {
             if !is_commit {
                 continue;
             }
+            let key = RecordKey { group: group.clone(), place: Some((topic.clone(), partition)) };
+            self.unreadable.replaced(&key, offset.record_offset);
             let partitions = self.group_entry(group).offsets.entry(topic).or_default();
             let newest = partitions.get(&partition).map_or(-1, |before| before.record_offset);
             if offset.record_offset > newest {
@@ -59,9 +76,12 @@ impl GroupShard {
 
     /// Starts serving what was replayed: members get a session from now, deadlines run.
     pub fn finish_loading(&mut self, now: Now) -> Effects {
-        let pending = &self.pending;
+        let (pending, unreadable) = (&self.pending, &self.unreadable);
         let is_used = |id: &Arc<str>, group: &Group| {
-            group.stored.is_some() || !group.offsets.is_empty() || pending.places_of(id).next().is_some()
+            group.stored.is_some()
+                || !group.offsets.is_empty()
+                || pending.places_of(id).next().is_some()
+                || unreadable.has(id)
         };
         self.groups.retain(|id, group| is_used(id, group));
         self.forget_unused_topics();
@@ -120,6 +140,18 @@ impl GroupShard {
         true
     }
 
+    /// Whether a request has to do with what cannot be read. Who looks is told that the group is there, and it can
+    /// be deleted, as can an offset.
+    pub(super) fn is_unreadable_for(&self, request: &Request, group: &str) -> bool {
+        match request {
+            Request::Describe { .. } | Request::Delete { .. } => false,
+            Request::DeleteOffsets(_) => {
+                self.unreadable.contains(&RecordKey { group: group.into(), place: None })
+            }
+            _ => self.unreadable.has(group),
+        }
+    }
+
     fn group_entry(&mut self, id: Arc<str>) -> &mut Group {
         self.groups.entry(id).or_insert_with_key(|id| Group::new(id.clone()))
     }
@@ -146,7 +178,8 @@ impl GroupShard {
         let is_unused = group.offsets.is_empty()
             && group.size() == 0
             && group.state == State::Empty
-            && self.pending.places_of(id).next().is_none();
+            && self.pending.places_of(id).next().is_none()
+            && !self.unreadable.has(id);
         if is_unused {
             self.drop_group(id);
         }

@@ -1,14 +1,28 @@
 //! DescribeTransactions and ListTransactions.
 
-use klamm_model::ErrorCode;
+use klamm_model::{ErrorCode, ProducerEpoch, ProducerId};
 use klamm_protocol::messages::describe_transactions::{TopicData, TransactionState};
 use klamm_protocol::messages::list_transactions;
 
 use super::TransactionShard;
 use super::message::{Filter, Now};
 
+/// The state of a transactional id whose newest record cannot be read, as Kafka's tools show one that they cannot
+/// tell.
+const UNKNOWN: &str = "Unknown";
+
 impl TransactionShard {
     pub(super) fn describe(&self, transactional_id: String) -> TransactionState {
+        if self.unreadable.contains(&*transactional_id) {
+            return TransactionState {
+                transactional_id,
+                transaction_state: UNKNOWN.to_owned(),
+                transaction_start_time_ms: -1,
+                producer_id: ProducerId::NONE.0,
+                producer_epoch: ProducerEpoch::NONE.0,
+                ..TransactionState::default()
+            };
+        }
         let Some(known) = self.transactions.get(&*transactional_id) else {
             let error_code = ErrorCode::TransactionalIdNotFound.code();
             return TransactionState { error_code, transactional_id, ..TransactionState::default() };
@@ -42,6 +56,15 @@ impl TransactionShard {
             producer_id: transaction.producer_id.0,
             transaction_state: transaction.state.name().to_owned(),
         });
-        listed.collect()
+        // Of these nothing but the name is known.
+        let is_unreadable_asked =
+            filter.states.is_empty() && filter.producer_ids.is_empty() && filter.longer_than_ms < 0;
+        let unreadable = self.unreadable.iter().filter(|_| is_unreadable_asked);
+        let unreadable = unreadable.map(|id| list_transactions::TransactionState {
+            transactional_id: id.to_string(),
+            producer_id: ProducerId::NONE.0,
+            transaction_state: UNKNOWN.to_owned(),
+        });
+        listed.chain(unreadable).collect()
     }
 }

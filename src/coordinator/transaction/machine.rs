@@ -39,7 +39,8 @@ impl Machine for TransactionShard {
             Err(error) => {
                 // Written by something newer, or damaged. The id is not served, so that nothing is written
                 // over what cannot be read.
-                tracing::error!(offset, %error, "a transaction's record cannot be read");
+                tracing::error!(offset, %error, "a transaction's record cannot be read: its id is not served \
+                     until a newer record of it is found");
                 if let RecordError::Value { transactional_id, .. }
                 | RecordError::State { transactional_id, .. } = error
                 {

@@ -87,7 +87,8 @@ impl TransactionShard {
 
     /// Serves one request.
     pub fn handle(&mut self, now: Now, ticket: Ticket, request: Request) -> Effects {
-        if request.transactional_id().is_some_and(|id| self.unreadable.contains(id)) {
+        let is_looking = matches!(request, Request::Describe { .. });
+        if !is_looking && request.transactional_id().is_some_and(|id| self.unreadable.contains(id)) {
             return Effects::reply(ticket, Reply::Refused(ErrorCode::CoordinatorNotAvailable));
         }
         match request {

@@ -10,6 +10,7 @@ use klamm_coordinator::GroupSettings;
 use klamm_coordinator::group::{
     Effects, Fetch, GroupRecord, GroupShard, Join, Now, Origin, Request, Then, Ticket,
 };
+use klamm_coordinator::machine::Machine;
 use klamm_metadata::Image;
 use klamm_model::{ErrorCode, ProducerId, Uuid};
 use klamm_protocol::messages::heartbeat::HeartbeatRequest;
@@ -61,8 +62,7 @@ fn started(settings: &GroupSettings, log: &[Entry], now: Now) -> (GroupShard, Ef
             Entry::End(producer, is_commit) => shard.replay_transaction_end(*producer, *is_commit),
             Entry::Record(transaction_of, key, value) => {
                 let origin = Origin { offset, transaction_of: *transaction_of };
-                let record = GroupRecord::decode(key, value.clone(), offset).expect("a record");
-                record.into_iter().for_each(|record| shard.replay(origin, record));
+                shard.load(origin, key.clone(), value.clone());
             }
         }
     }
@@ -101,6 +101,7 @@ impl Play for Stage {
     /// - `fetch GROUP [TOPIC-P… | all] [stable=1] [id=N]`, `offset-delete GROUP TOPIC-P…`
     /// - `describe GROUP [v=6]`, `list [states=S] [types=T]`, `delete GROUP`, `topics-deleted TOPIC…`
     /// - `pending PRODUCER GROUP TOPIC-P=OFFSET…`, `end PRODUCER commit|abort`: as found in the log
+    /// - `unreadable GROUP [TOPIC-P] [of=PRODUCER]`: a record that cannot be read, as found while loading
     /// - `tombstone GROUP`, `foreign GROUP yes|no`: as found in the log
     /// - `wait MS` time passes; `hold` nothing is committed until `commit-log` or `lose CODE`;
     ///   `fail CODE` appends fail until `heal`; `restart` the machine is loaded from its log
@@ -117,7 +118,7 @@ impl Play for Stage {
             "heal" => self.fails = None,
             "restart" => self.restart(),
             "topics" => self.shown.push(format!("names of topics: {}", self.shard.topic_count())),
-            "pending" | "end" | "tombstone" | "foreign" => self.apply_found(&words),
+            "pending" | "end" | "tombstone" | "foreign" | "unreadable" => self.apply_found(&words),
             name => {
                 let request = self.request(name, &words);
                 let ticket = Ticket(self.next_ticket);
@@ -253,6 +254,25 @@ impl Stage {
                 let is_commit = plain[2] == "commit";
                 self.log.push(Entry::End(producer(), is_commit));
                 self.shard.replay_transaction_end(producer(), is_commit);
+            }
+            "unreadable" => {
+                let group = plain[1].into();
+                let record = match plain.get(2).and_then(|place| place.rsplit_once('-')) {
+                    None => GroupRecord::Group { group, value: None },
+                    Some((topic, partition)) => GroupRecord::Offset {
+                        group,
+                        topic: topic.into(),
+                        partition: partition.parse().expect("a partition"),
+                        value: None,
+                    },
+                };
+                let (key, _) = record.encode().expect("encodes");
+                // A version that no Kafka writes.
+                let value = Some(Bytes::from_static(b"\x00\x63rubbish"));
+                let offset = self.log.len() as i64;
+                let transaction_of = ProducerId(words.number("of", ProducerId::NONE.0));
+                self.log.push(Entry::Record(transaction_of, key.clone(), value.clone()));
+                self.shard.load(Origin { offset, transaction_of }, key, value);
             }
             "tombstone" => {
                 let record = GroupRecord::Group { group: plain[1].into(), value: None };

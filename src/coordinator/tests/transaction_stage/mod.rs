@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use klamm_coordinator::TransactionSettings;
+use klamm_coordinator::machine::{Machine, Origin};
 use klamm_coordinator::transaction::{
     Effects, End, Filter, Init, Now, Partitions, Producer, Reply, Request, State, Then, Ticket, Transaction,
     TransactionRecord, TransactionShard, TransactionVersion, WriteMarkers,
@@ -34,10 +35,13 @@ pub(crate) struct Stage {
     shown: Vec<String>,
 }
 
+/// Where records stand, and whose they are, does not matter to transactions.
+const ORIGIN: Origin = Origin { offset: 0, transaction_of: ProducerId::NONE };
+
 fn started(settings: &TransactionSettings, log: &[(Bytes, Option<Bytes>)], epoch: i32) -> TransactionShard {
     let mut shard = TransactionShard::new(Arc::new(settings.clone()), epoch);
     for (key, value) in log {
-        shard.replay(TransactionRecord::decode(key.clone(), value.clone()).expect("a record"));
+        shard.load(ORIGIN, key.clone(), value.clone());
     }
     shard
 }
@@ -71,7 +75,7 @@ impl Play for Stage {
     /// - `end ID P commit|abort [v=2]`, `written ID P` all markers are written
     /// - `describe ID`, `list [states=S,S] [ids=N,N] [longer=MS]`
     /// - `found ID P STATE [TOPIC-P…] [previous=N] [next=N] [timeout=MS] [start=MS] [updated=MS] [v=N]` and
-    ///   `tombstone ID`: as found in the log
+    ///   `tombstone ID`: as found in the log; `unreadable ID` a record that cannot be read
     /// - `wait MS` time passes; `hold` nothing is committed until `commit-log` or `lose CODE`; `fail CODE`
     ///   appends fail until `heal`; `restart` the next coordinator loads the log
     fn run(&mut self, line: &str) -> Vec<String> {
@@ -86,6 +90,7 @@ impl Play for Stage {
             "heal" => self.fails = None,
             "restart" => self.restart(self.coordinator_epoch + 1),
             "found" | "tombstone" => self.find(&words),
+            "unreadable" => self.find_unreadable(words.plain[1]),
             _ => self.ask(request(&words)),
         }
         self.check_restart();
@@ -109,6 +114,15 @@ impl Stage {
             }
         }
         self.restart(0);
+    }
+
+    fn find_unreadable(&mut self, id: &str) {
+        let record = TransactionRecord { transactional_id: id.into(), value: None };
+        let (key, _) = record.encode().expect("encodes");
+        // A version that no Kafka writes.
+        let value = Some(Bytes::from_static(b"\x00\x63rubbish"));
+        self.log.push((key.clone(), value.clone()));
+        self.shard.load(ORIGIN, key, value);
     }
 
     fn restart(&mut self, coordinator_epoch: i32) {
