@@ -4,7 +4,7 @@
 //! The words of a scenario's `needs:`
 //! - `kafka-VERSION`: that version's jars, a JDK, and the host that runs its tools many to a JVM
 //! - `kcat`: Debian's kcat
-//! - `strace`: Debian's strace
+//! - `strace`: Debian's strace; `faketime`: Debian's faketime
 //! - `python`, `python-NAME`: an environment with clients/python/requirements[-NAME].txt
 //! - `node`: clients/node/package-lock.json
 //! - `go`: the scenario's own folder, built; `cargo`: the scenario's own crate, built
@@ -114,6 +114,7 @@ impl Setup {
             ("kafka", version) => self.kafka(version, oracle),
             ("kcat", "") => program("kcat", "kcat"),
             ("strace", "") => program("strace", "strace"),
+            ("faketime", "") => program("faketime", "faketime"),
             ("python", _) => self.build_python(need),
             ("node", "") => self.build_node(),
             ("go", "") => self.build_go(&scenario.file),

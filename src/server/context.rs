@@ -19,6 +19,7 @@ use tokio::sync::{Notify, watch};
 use crate::api::Call;
 use crate::broker_channel::BrokerChannel;
 use crate::controller_channel::{ControllerChannel, ForController};
+use crate::elections::Elections;
 use crate::fetch_sessions::FetchSessions;
 use crate::image_follower::Applied;
 use crate::isr_changes::IsrChanges;
@@ -58,6 +59,7 @@ pub(crate) struct Context {
     pub(crate) producer_ids: ProducerIds,
     pub(crate) connections: Arc<Connections>,
     pub(crate) metrics: Metrics,
+    pub(crate) elections: Arc<Elections>,
     pub(crate) malformed_log: RateLimit,
     pub(crate) not_created_log: RateLimit,
     pub(crate) refused_log: RateLimit,

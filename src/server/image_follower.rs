@@ -18,6 +18,7 @@ use tokio::sync::{Notify, watch};
 use crate::background::update_config;
 use crate::context::{Context, dynamic_broker_configs, topic_config};
 use crate::coordinators::Coordinators;
+use crate::elections::Elections;
 use crate::partition_table::{LocalTopic, PartitionTable, Table};
 use crate::planted::planted;
 use crate::replica_fetcher::ReplicaFetchers;
@@ -42,6 +43,7 @@ pub(crate) struct Followed {
     pub(crate) coordinators: Coordinators,
     pub(crate) replica_fetchers: Arc<ReplicaFetchers>,
     pub(crate) active_brokers: Arc<ActiveBrokers>,
+    pub(crate) elections: Arc<Elections>,
 }
 
 /// Makes this node's partitions follow images.
@@ -146,6 +148,9 @@ impl Follower {
         for id in self.to_look_at(last.as_deref(), image, retry_is_due) {
             let Some(topic) = image.topic(id) else { continue };
             let before = last.as_ref().and_then(|last| last.topic(id)).map(|topic| &**topic);
+            if let Some(before) = before {
+                self.followed.elections.count(&before.partitions, &topic.partitions);
+            }
             if last.is_some() {
                 let known = before.map_or(0, |before| before.partitions.len());
                 let new = known..topic.partitions.len();

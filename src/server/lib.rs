@@ -17,6 +17,7 @@ mod controller_channel;
 mod coordinators;
 mod directories;
 mod directory_assignments;
+mod elections;
 mod fetch_sessions;
 mod format;
 mod image_follower;

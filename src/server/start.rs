@@ -26,6 +26,7 @@ use crate::controller_channel::ControllerChannel;
 use crate::coordinators::Coordinators;
 use crate::directories;
 use crate::directory_assignments;
+use crate::elections::Elections;
 use crate::fetch_sessions::FetchSessions;
 use crate::image_follower::{self, Followed, Follower};
 use crate::isr_changes::{self, IsrChanges};
@@ -127,7 +128,7 @@ pub async fn start(config: BrokerConfig, machine: Machine) -> Result<Server, Sta
     let lost = Arc::new(LostConnections::default());
     let settings = metadata_settings(&config, &machine, &store, address, lost.clone());
     let metadata = Arc::new(start_metadata(settings, machine.threads).await?);
-    let incarnation = Uuid::from_random(machine.random.next_16());
+    let [incarnation, next_incarnation] = [(); 2].map(|()| Uuid::from_random(machine.random.next_16()));
     let registration = lifecycle::registration(&config, incarnation, &store, &bound);
     let network = machine.network.clone();
     let peers = Peers::new(network.clone(), format!("klamm-broker-{}", config.node_id)).telling(lost.clone());
@@ -139,7 +140,7 @@ pub async fn start(config: BrokerConfig, machine: Machine) -> Result<Server, Sta
     server.tasks.spawn(suspicion::watch(context, network, lost, server.stopping.clone()));
     metadata.joined().await?;
     if config.roles.broker {
-        server.begin_as_broker(registration, follower, deletes_strays).await?;
+        server.begin_as_broker(registration, next_incarnation, follower, deletes_strays).await?;
     }
     server.serve_http(http);
     server.listen(clients);
@@ -163,10 +164,13 @@ async fn start_metadata(
 }
 
 impl Server {
-    /// Registers the broker and opens its partitions.
+    /// Registers the broker and opens its partitions. Where they turn out not to be as a clean stop has left them, it
+    /// registers again, as `next_incarnation` and after an unclean stop: it must not be taken for one that has all
+    /// that was acknowledged.
     async fn begin_as_broker(
         &mut self,
         mut registration: BrokerRegistrationRequest,
+        next_incarnation: Uuid,
         mut follower: Follower,
         deletes_strays: bool,
     ) -> Result<(), StartError> {
@@ -174,17 +178,22 @@ impl Server {
         let (metadata, config) = (&context.metadata, &context.static_config);
         registration.cluster_id = context.store.cluster_id().to_owned();
         directories::note_lost(&context.store, &metadata.image(), config.node_id);
-        let broker_epoch = tokio::select! {
-            biased;
-            registered = lifecycle::register(&context, registration) => registered?,
-            why = metadata.failure() => return Err(klamm_metadata::StartError::Membership(why).into()),
-        };
-        context.broker_epoch.store(broker_epoch, Ordering::Release);
+        register(&context, registration.clone()).await?;
         let image = metadata.image();
         let config_of = |topic: &str| topic_config(&image, topic, config.node_id, config);
         let report = context.store.open_logs(&|name| image_follower::log_config(&config_of(&name.topic)))?;
         strays::clear(&context.store, config.node_id, &image, deletes_strays);
         tracing::debug!("opened the logs: {report:?}");
+        if report.changed_logs > 0 {
+            tracing::warn!(
+                "{} logs are not as the last stop, which was clean, has left them: this broker counts as one that has \
+                 lost records, and is in sync with no leader until it has copied what is missing",
+                report.changed_logs
+            );
+            registration.incarnation_id = next_incarnation;
+            registration.previous_broker_epoch = -1;
+            register(&context, registration).await?;
+        }
         lifecycle::unfence(&context).await?;
         let image = metadata.image();
         follower.apply(&image);
@@ -200,6 +209,17 @@ impl Server {
     }
 }
 
+/// Registers the broker, unless the quorum fails on this node.
+async fn register(context: &Context, registration: BrokerRegistrationRequest) -> Result<(), StartError> {
+    let broker_epoch = tokio::select! {
+        biased;
+        registered = lifecycle::register(context, registration) => registered?,
+        why = context.metadata.failure() => return Err(klamm_metadata::StartError::Membership(why).into()),
+    };
+    context.broker_epoch.store(broker_epoch, Ordering::Release);
+    Ok(())
+}
+
 /// Puts the parts of a node together. None of them does anything yet.
 fn compose(
     config: Arc<BrokerConfig>,
@@ -213,11 +233,13 @@ fn compose(
     let (coordinators, environment) =
         Coordinators::new(&config, &machine, metadata.clone(), partitions.clone());
     let replica_fetchers = Arc::new(ReplicaFetchers::new(machine.network.clone()));
+    let elections: Arc<Elections> = Arc::default();
     let followed = Followed {
         partitions: partitions.clone(),
         coordinators: coordinators.clone(),
         replica_fetchers: replica_fetchers.clone(),
         active_brokers: Arc::default(),
+        elections: elections.clone(),
     };
     let clock = machine.clock.clone();
     let (follower, applied) =
@@ -236,6 +258,7 @@ fn compose(
         markers: MarkerChannel::new(machine.network.clone(), node_id),
         connections: Connections::new(Limits::of(&config)),
         metrics: Metrics::new(),
+        elections,
         broker_epoch: AtomicI64::new(-1),
         static_config: config,
         controller: ControllerChannel::new(node_id, metadata.clone(), peers, machine.clock.clone()),

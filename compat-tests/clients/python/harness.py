@@ -1,5 +1,5 @@
 """What Python scenarios share: the broker's address, requests to the runner, checks that collect, and Kafka's own tools."""
-import base64, contextlib, os, pathlib, subprocess, sys, threading, time, traceback
+import base64, contextlib, os, pathlib, socket, subprocess, sys, threading, time, traceback
 
 BOOTSTRAP = os.environ["BOOTSTRAP"]
 PORT = int(os.environ["PORT"])
@@ -54,6 +54,14 @@ def eventually(condition, what, seconds=20):
         if time.time() > end:
             raise AssertionError(f"not within {seconds} s: {what() if callable(what) else what}")
         time.sleep(0.05)
+
+
+def free_ports(begin=PORT + 2):
+    """Ports that nobody listens on now, one after the other, outside of the range for outgoing connections."""
+    for port in (*range(begin, 24500), *range(24000, begin)):
+        with contextlib.suppress(OSError):
+            socket.create_server(("127.0.0.1", port)).close()
+            yield port
 
 
 def own_klamm(*overrides, wrapper=()):

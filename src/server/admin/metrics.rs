@@ -103,6 +103,11 @@ fn partitions(writer: &mut Writer<'_>, image: &Image, context: &Context) -> fmt:
         shrinks,
     )?;
     writer.counter("isr_expands", "Changes by this leader after which more were", expands)?;
+    let (elections, unclean) = context.elections.seen();
+    let help = "Partitions that got another leader, as this node has seen it";
+    writer.counter("leader_elections", help, elections)?;
+    let help = "Those whose new leader may not have had all that was acknowledged";
+    writer.counter("unclean_leader_elections", help, unclean)?;
     let lag = table.partitions().map(|partition| partition.follower_lag_max()).max().unwrap_or(0);
     writer.gauge("replica_lag_max", "The most offsets that a follower of a partition led here lacks", lag)?;
     writer.gauge("offline_partitions", "Partitions of the cluster that nobody leads", offline)

@@ -64,13 +64,28 @@ impl Cluster {
     pub(super) async fn start_with(session_timeout_ms: u32) -> Cluster {
         let ports = free_ports(3);
         let disks: Vec<SimulatedDisk> = (1..=3).map(SimulatedDisk::new).collect();
-        let node = |id: usize| node(id, &ports, &disks[id - 1], session_timeout_ms);
+        let mut cluster = Cluster { servers: Vec::new(), ports, disks, session_timeout_ms };
+        cluster.start_all().await;
+        cluster
+    }
+
+    /// Starts all three nodes, none of which runs.
+    pub(super) async fn start_all(&mut self) {
+        assert!(self.servers.is_empty(), "a node runs");
+        let node = |id: usize| node(id, &self.ports, &self.disks[id - 1], self.session_timeout_ms);
         let (one, two, three) = tokio::join!(node(1), node(2), node(3));
-        let servers = vec![one, two, three];
-        for server in &servers {
+        self.servers = vec![one, two, three];
+        for server in &self.servers {
             until(server, "three brokers", |image| unfenced(image) == BTreeSet::from([1, 2, 3])).await;
         }
-        Cluster { servers, ports, disks, session_timeout_ms }
+    }
+
+    /// Stops a node as an operator does.
+    pub(super) async fn stop(&mut self, id: NodeId) {
+        let place = self.servers.iter().position(|server| server.context.node_id == id).unwrap();
+        self.servers.remove(place).stop().await;
+        let disk = &mut self.disks[id.0 as usize - 1];
+        *disk = disk.kill();
     }
 
     /// Ends a node without a word.

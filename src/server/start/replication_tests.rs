@@ -1,5 +1,6 @@
 //! Records on three nodes in one process, on real sockets and simulated disks.
 
+use klamm_io::{Disk, OpenMode};
 use klamm_model::{ErrorCode, NodeId};
 use klamm_partition::PartitionOffsets;
 use klamm_protocol::messages::alter_partition_reassignments::{
@@ -20,7 +21,7 @@ use klamm_protocol::messages::produce::{
 };
 use klamm_protocol::{Message, Reader, RecordsField};
 use klamm_records::{BatchBuilder, BatchSettings};
-use klamm_testing::{Failure, Fault, OperationKind};
+use klamm_testing::{Failure, Fault, OperationKind, SimulatedDisk};
 
 use super::cluster_tests::{Cluster, until};
 use super::tests::ask;
@@ -189,6 +190,39 @@ async fn another_replica_leads_when_the_leader_is_gone_and_the_old_one_follows()
     until_in_sync(cluster.node(new), "three", 3).await;
     let back = cluster.node(old).context.partitions.by_name("three", 0).unwrap();
     assert_eq!((back.is_leader(), back.offsets().log_end), (false, 4));
+}
+
+/// The last node that stops is the only one in sync. Where its log lost records while it was down, and was cut or is gone, it was
+/// elected all the same, and the others cut theirs to it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_that_changed_while_its_node_was_stopped_does_not_lead() {
+    const FOLDER: &str = "/data/three-0";
+    let cut = |disk: &SimulatedDisk| {
+        let file = disk
+            .open(&std::path::Path::new(FOLDER).join("00000000000000000000.log"), OpenMode::ReadWrite)
+            .unwrap();
+        file.set_len(file.len().unwrap() - 1).unwrap();
+    };
+    let remove = |disk: &SimulatedDisk| disk.remove_dir_all(std::path::Path::new(FOLDER)).unwrap();
+    let changes: [&dyn Fn(&SimulatedDisk); 2] = [&cut, &remove];
+    let mut cluster = Cluster::start().await;
+    create(&cluster.servers, "three", &[("min.insync.replicas", "2")]).await;
+    for (end, change) in (1..).zip(changes) {
+        let last = leader_of(&cluster.servers, "three").context.node_id;
+        assert_eq!(produce(cluster.node(last), "three", -1).await, (ErrorCode::None, end - 1));
+        let others: Vec<NodeId> = (1..=3).map(NodeId).filter(|id| *id != last).collect();
+        for id in others.into_iter().chain([last]) {
+            cluster.stop(id).await;
+        }
+        change(cluster.disk(last));
+        cluster.start_all().await;
+        until_in_sync(&cluster.servers[0], "three", 3).await;
+        for server in &cluster.servers {
+            server.context.await_applied(10_000).await;
+            let partition = server.context.partitions.by_name("three", 0).unwrap();
+            assert_eq!(partition.offsets().log_end, end, "node {}", server.context.node_id);
+        }
+    }
 }
 
 /// A partition moves to a node that had nothing of it, and leaves nothing behind.

@@ -1,5 +1,6 @@
 //! Opening the logs at the start. Those that must be checked first are left to `recovery`.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,6 +28,8 @@ pub struct LoadReport {
     pub unchecked_logs: usize,
     /// Logs that had to be recovered, and are open now.
     pub recovered_logs: usize,
+    /// Logs that are not as a clean stop has left them: records may be missing at their ends.
+    pub changed_logs: usize,
     /// Bytes that recovery has checked.
     pub scanned_bytes: u64,
     /// Bytes that were no whole batches and were cut off.
@@ -131,7 +134,10 @@ impl LogStore {
         let mut tasks = self.settle_duplicates(tasks, &mut report)?;
         self.remember(&tasks);
         tasks.sort_by_key(|task| !task.remembered.was_clean);
-        let report = self.run(&tasks, config_of, report);
+        let mut report = self.run(&tasks, config_of, report);
+        for (directory, remembered, _) in &remembered {
+            report.changed_logs += tell_missing(directory, remembered, &tasks, &report.failed);
+        }
         let interrupted = futures.iter().map(|task| task.open_log(config_of(&task.topic_partition)));
         self.shared.interrupted.lock().extend(interrupted.map(Interrupted));
         self.resume_moves();
@@ -230,6 +236,8 @@ impl LogStore {
         let opening = Log::begin_opening(self.shared.environment.clone(), task.open_log(config));
         let kept = opening.and_then(|opening| self.keep(task, opening));
         let mut report = report.lock();
+        let is_changed = task.remembered.was_clean && task.directory.health.is_online();
+        report.changed_logs += usize::from(is_changed && !matches!(kept, Ok(true)));
         match kept {
             Ok(true) => report.logs += 1,
             Ok(false) => report.unchecked_logs += 1,
@@ -268,6 +276,30 @@ impl LogStore {
         let unopened = unopened(task, failure, topic_id);
         self.shared.unopened.lock().insert(task.topic_partition.clone(), unopened);
     }
+}
+
+/// Tells of the partitions of a directory whose folders are gone since a clean stop, and counts them.
+fn tell_missing(
+    directory: &LogDirectory,
+    remembered: &Remembered,
+    tasks: &[Task<'_>],
+    failed: &[(TopicPartition, StorageError)],
+) -> usize {
+    if !remembered.was_clean {
+        return 0;
+    }
+    let there = tasks.iter().map(|task| &task.topic_partition).chain(failed.iter().map(|(name, _)| name));
+    let there: BTreeSet<&TopicPartition> = there.collect();
+    let missing =
+        || remembered.recovery_points.iter().filter(|(name, end)| *end > 0 && !there.contains(name));
+    for (partition, end_offset) in missing() {
+        tracing::error!(
+            %partition, directory = %directory.path.display(), end_offset,
+            "the partition's folder is gone, which was there when this node stopped; what other replicas have of it is \
+             copied from them"
+        );
+    }
+    missing().count()
 }
 
 fn unopened(task: &Task<'_>, failure: StorageError, topic_id: Option<TopicId>) -> Unopened {

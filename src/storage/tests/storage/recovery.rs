@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use klamm_io::Disk;
+use klamm_io::{Disk, OpenMode};
 use klamm_storage::{Log, LogConfig, LogStore};
 use klamm_testing::SimulatedDisk;
 
@@ -20,6 +20,38 @@ fn filled(disk: &SimulatedDisk) -> (Store, std::sync::Arc<Log>) {
     }
     assert!(log.segment_count() > 2);
     (store, log)
+}
+
+/// A node whose log lost records while it was stopped said that it had stopped cleanly, so that it was elected, and what
+/// it had acknowledged was gone.
+#[test]
+fn a_log_that_changed_after_a_clean_stop_is_counted() {
+    let folder = Path::new(LOGS).join(partition().to_string());
+    let last = |disk: &SimulatedDisk| {
+        let names = disk.read_dir(&folder).unwrap().into_iter().map(|entry| entry.name);
+        folder.join(names.filter(|name| name.ends_with(".log")).max().unwrap())
+    };
+    let cut = |disk: &SimulatedDisk| {
+        let file = disk.open(&last(disk), OpenMode::ReadWrite).unwrap();
+        file.set_len(file.len().unwrap() - 1).unwrap();
+    };
+    let empty =
+        |disk: &SimulatedDisk| disk.open(&last(disk), OpenMode::ReadWrite).unwrap().set_len(0).unwrap();
+    let remove = |disk: &SimulatedDisk| disk.remove_dir_all(&folder).unwrap();
+    let nothing: &dyn Fn(&SimulatedDisk) = &|_| {};
+    let changes =
+        [("nothing", nothing, 0), ("cut", &cut, 1), ("emptied", &empty, 1), ("removed", &remove, 1)];
+    for (how, change, changed) in changes {
+        let disk = SimulatedDisk::new(1);
+        let (store, log) = filled(&disk);
+        store.close(Some(42)).unwrap();
+        drop((store, log));
+        let disk = disk.kill();
+        change(&disk);
+        let store = LogStore::open(settings(&disk)).unwrap();
+        assert_eq!(store.previous_broker_epoch(), Some(42), "{how}");
+        assert_eq!(store.open_logs(&|_| small()).unwrap().changed_logs, changed, "{how}");
+    }
 }
 
 /// The machine stopped while the last batch was written: any number of its bytes may be there.
