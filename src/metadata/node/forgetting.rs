@@ -39,7 +39,7 @@ impl Members {
             let has_learners = !known_since.is_empty();
             tokio::select! {
                 biased;
-                () = tokio::time::sleep(self.silence), if has_learners => {}
+                () = tokio::time::sleep(self.silence / 4), if has_learners => {}
                 changed = metrics.changed(), if !has_learners => if changed.is_err() {
                     return;
                 }
@@ -63,7 +63,8 @@ impl Members {
             let known = now.saturating_sub(*known_since.entry(*key).or_insert(now));
             let heard = metrics.heartbeat.as_ref().and_then(|all| all.get(key).copied().flatten());
             let silent = heard.map_or(known, |at| at.elapsed().min(known));
-            silent > if image.brokers.contains_key(&key.id) { GONE_AFTER } else { 2 * self.silence }
+            // What is no broker, or was unregistered, loses nothing: if it lives, it asks to be taken in again.
+            silent > if image.brokers.contains_key(&key.id) { GONE_AFTER } else { self.silence }
         };
         learners.into_iter().filter(|key| is_gone(key)).collect()
     }

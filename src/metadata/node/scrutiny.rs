@@ -70,14 +70,25 @@ impl Members {
         answers.await.contains(&true)
     }
 
+    /// Where a member is said to listen. A node whose log is empty, as an old copy's may be, knows only what it is configured
+    /// with.
+    fn where_to_find(&self, key: ReplicaKey) -> Vec<(String, u16)> {
+        let known = self.membership().get_node(&key).map(address_of);
+        if let Some(known) = known.filter(|(host, _)| !host.is_empty()) {
+            return vec![known];
+        }
+        let named = self.voters.iter().filter(|voter| voter.id == key.id);
+        let named = named.map(|voter| (voter.host.clone(), voter.port));
+        named.chain(self.bootstrap_servers.iter().cloned()).collect()
+    }
+
     /// Whether the process that has drawn the number `run` is the member in whose name it speaks. Where a directory was
     /// copied, it is the one that listens at the member's address; two that vote as one could elect two leaders.
     async fn examine_process(&self, from: ReplicaKey, run: u64) -> Result<(), String> {
         if from == self.own.key {
             return Err(format!("this process has the directory of node {from}, and the sender has a copy"));
         }
-        let known = self.membership().get_node(&from).map(address_of);
-        if let Some((host, port)) = known.filter(|(host, _)| !host.is_empty()) {
+        for (host, port) in self.where_to_find(from) {
             let own = self.own.asking_for(run);
             let found = introduce(&self.network, &own, NodeId(-1), (host.clone(), port));
             if let Ok(Ok(found)) = tokio::time::timeout(ANSWER_TIMEOUT, found).await
@@ -92,7 +103,7 @@ impl Members {
                 return Ok(());
             }
         }
-        // It may have moved, or the way there is cut.
+        // It may have moved, or the ways there are cut.
         self.processes.lock().note_unchecked(from, run, self.clock.monotonic());
         Ok(())
     }

@@ -74,7 +74,7 @@ async fn a_controller_and_two_brokers_without_a_vote() {
 
     two.stop().await;
     let request = klamm_protocol::messages::UnregisterBrokerRequest { broker_id: 5 };
-    let limit = Duration::from_secs(10);
+    let limit = Duration::from_secs(20);
     let answer = decider.context.metadata.within(limit).unregister_broker(request).await;
     assert_eq!(answer.error_code, 0);
     let forgotten = async {
