@@ -23,8 +23,7 @@ const FIRST_VERSION_WITH_IDS: i16 = 10;
 impl GroupCoordinator {
     /// OffsetFetch. A partition without a commit is answered with offset -1.
     ///
-    /// A coordinator that may have a successor answers COORDINATOR_NOT_AVAILABLE, so that no offset goes back (Kafka answers
-    /// what it had).
+    /// A coordinator that may have a successor answers COORDINATOR_NOT_AVAILABLE, so that no offset goes back.
     pub async fn offset_fetch(&self, client: &Client, request: OffsetFetchRequest) -> OffsetFetchResponse {
         let version = client.api_version;
         let asked_at = self.mailboxes.clock.monotonic();
