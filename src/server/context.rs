@@ -2,7 +2,7 @@
 //! the controller.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -190,14 +190,15 @@ pub(crate) fn reach(
     local: SocketAddr,
 ) -> Option<(String, u16)> {
     if broker.id == node && endpoint.advertised.is_none() {
-        return Some((host_of(local.ip()), endpoint.port));
+        return Some(found_at(endpoint, local));
     }
     let found = broker.endpoint(&endpoint.name)?;
     Some((found.host.clone(), found.port))
 }
 
-fn host_of(ip: IpAddr) -> String {
-    ip.to_canonical().to_string()
+/// Where a client has found this node: the address that it came by to a listener.
+pub(crate) fn found_at(endpoint: &Endpoint, local: SocketAddr) -> (String, u16) {
+    (local.ip().to_canonical().to_string(), endpoint.port)
 }
 
 impl Context {

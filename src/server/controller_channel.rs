@@ -93,11 +93,7 @@ fn is_misplaced<R: ForController>(response: &R::Response) -> bool {
     R::first_code(response) == ErrorCode::NotController.code()
 }
 
-/// What the APIs of the quorum itself say in place of NOT_CONTROLLER: NOT_LEADER_OR_FOLLOWER.
-pub(crate) fn of_quorum(code: i16) -> i16 {
-    if code == ErrorCode::NotController.code() { ErrorCode::NotLeaderOrFollower.code() } else { code }
-}
-
+/// The APIs of the quorum itself say NOT_LEADER_OR_FOLLOWER in place of NOT_CONTROLLER.
 fn as_misplaced(code: i16) -> i16 {
     if code == ErrorCode::NotLeaderOrFollower.code() { ErrorCode::NotController.code() } else { code }
 }

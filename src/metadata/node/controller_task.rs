@@ -6,7 +6,6 @@ use std::time::Duration;
 use klamm_io::{Clock, Random};
 use klamm_model::NodeId;
 use klamm_protocol::records::cluster_metadata::MetadataRecord;
-use openraft::Instant;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{ClientWriteError, RaftError};
 use openraft::raft::ClientWriteResponse;
@@ -14,6 +13,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::MissedTickBehavior;
 
 use super::SubmitError;
+use super::majority::has_majority;
 use super::sessions::Sessions;
 use super::settings::QuorumSettings;
 use crate::apply::apply_to;
@@ -242,11 +242,7 @@ async fn decide_some(
 /// Whether no other node can lead the quorum by now: a majority has heard of this one more recently than it takes to vote
 /// for another.
 fn is_surely_leader(raft: &Raft, surroundings: &Surroundings) -> bool {
-    let metrics = raft.metrics();
-    let metrics = metrics.borrow_watched();
-    let is_alone = metrics.membership_config.membership().voter_ids().count() == 1;
-    let lease = surroundings.quorum.election_timeout_min;
-    is_alone || metrics.last_quorum_acked.is_some_and(|acked| acked.elapsed() < lease)
+    has_majority(&raft.metrics().borrow_watched(), surroundings.quorum.election_timeout_min)
 }
 
 /// What was decided together.

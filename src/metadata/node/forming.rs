@@ -123,7 +123,7 @@ async fn ask_all(
         return judge_servers(own, &answers, wanted);
     }
     let voters = settings.voters.iter().map(|voter| async move {
-        let answer = introduce(network, own, voter.id, (voter.host.clone(), voter.port)).await;
+        let answer = introduce(network, own, voter.id, voter.address()).await;
         // Not every network lets a node reach itself by the address that others use.
         let answer = if voter.id == own.key.id { answer.or_else(|_| Ok(own.clone())) } else { answer };
         (voter.id, answer)

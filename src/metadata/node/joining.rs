@@ -8,7 +8,8 @@ use klamm_model::NodeId;
 use openraft::async_runtime::watch::WatchReceiver;
 
 use super::forming::introduce;
-use super::membership::{Members, address_of};
+use super::membership::Members;
+use super::settings::Voter;
 use crate::quorum::VoterNode;
 use crate::quorum::introduction::{JoinAnswer, JoinRequest, conflict, disagreement};
 use crate::quorum::message::{NoAnswer, Question};
@@ -75,9 +76,10 @@ impl Members {
     /// What others that are configured say that this node cannot go on with.
     async fn conflict(&self) -> Option<String> {
         for voter in self.voters.iter().filter(|_| self.has_others()) {
-            let address = (voter.host.clone(), voter.port);
             // Who cannot be reached now says nothing against this node.
-            let Ok(found) = introduce(&self.network, &self.own, voter.id, address).await else { continue };
+            let Ok(found) = introduce(&self.network, &self.own, voter.id, voter.address()).await else {
+                continue;
+            };
             if let Some(why) = conflict(&self.own, voter, &found) {
                 return Some(why);
             }
@@ -117,8 +119,8 @@ impl Members {
     /// The leader, where it is known; then all that are configured.
     fn whom_to_ask(&self, hint: Option<(String, u16)>) -> Vec<(String, u16)> {
         let membership = self.membership();
-        let leader = self.leader().and_then(|leader| membership.get_node(&leader).map(address_of));
-        let configured = self.voters.iter().map(|voter| (voter.host.clone(), voter.port));
+        let leader = self.leader().and_then(|leader| membership.get_node(&leader).map(VoterNode::address));
+        let configured = self.voters.iter().map(Voter::address);
         let mut all: Vec<(String, u16)> = hint.into_iter().chain(leader).collect();
         all.extend(configured.chain(self.bootstrap_servers.iter().cloned()));
         // The leader may have to take in itself, when it has moved.

@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use klamm_model::NodeId;
-use openraft::Instant;
 use openraft::async_runtime::watch::WatchReceiver;
+use openraft::{Instant, RaftMetrics};
 use tokio::sync::watch;
 
 use super::forming::introduce;
-use super::membership::{Members, address_of};
+use super::membership::Members;
 use crate::image::Image;
+use crate::quorum::TypeConfig;
 
 /// For how long there may be no controller before it is said.
 const GRACE: Duration = Duration::from_secs(5);
@@ -21,6 +22,12 @@ const TELL_EVERY: Duration = Duration::from_secs(30);
 
 /// How often it is looked who is missing.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// Whether a leader needs no other voter, or a majority has heard of it within that time.
+pub(super) fn has_majority(metrics: &RaftMetrics<TypeConfig>, within: Duration) -> bool {
+    let is_alone = metrics.membership_config.membership().voter_ids().count() == 1;
+    is_alone || metrics.last_quorum_acked.is_some_and(|acked| acked.elapsed() < within)
+}
 
 impl Members {
     /// The active controller: a leader of which this node heard a moment ago, or which this node is, with a majority
@@ -33,10 +40,8 @@ impl Members {
             self.clock.monotonic().saturating_sub(*self.leader_heard.lock()) <= self.silence
         } else if metrics.committed_membership_config.membership().voter_ids().all(|voter| voter != leader) {
             false
-        } else if metrics.membership_config.membership().voter_ids().count() == 1 {
-            true
         } else {
-            metrics.last_quorum_acked.is_some_and(|acked| acked.elapsed() <= self.silence)
+            has_majority(&metrics, self.silence)
         };
         is_followed.then_some(leader.id)
     }
@@ -105,7 +110,7 @@ impl Members {
             .collect();
         let all = membership.voter_ids().count();
         let asked = voters.iter().map(|(voter, node)| async move {
-            let found = introduce(&self.network, &self.own.asking_for(0), voter.id, address_of(node)).await;
+            let found = introduce(&self.network, &self.own.asking_for(0), voter.id, node.address()).await;
             let why = match found {
                 Ok(found) if found.key == *voter => return None,
                 Ok(found) => {

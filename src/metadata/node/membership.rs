@@ -151,7 +151,7 @@ impl Members {
         let membership = self.membership();
         if !self.leads() {
             let leader = leader.filter(|leader| *leader != self.own.key);
-            let address = leader.and_then(|leader| membership.get_node(&leader).map(address_of));
+            let address = leader.and_then(|leader| membership.get_node(&leader).map(VoterNode::address));
             return Ok(JoinAnswer::NotLeader(address));
         }
         let JoinRequest { key, run, configured, .. } = request.clone();
@@ -194,7 +194,7 @@ impl Members {
         }
         match known {
             None => {
-                if let Err(why) = self.check_is_there(membership, key, address_of(&node)).await? {
+                if let Err(why) = self.check_is_there(membership, key, node.address()).await? {
                     return Ok(JoinAnswer::Pending(why));
                 }
                 tracing::info!("node {} with directory {} joins at {node}", key.id, key.directory_id);
@@ -205,7 +205,7 @@ impl Members {
                 }
             }
             Some(known) if *known != node && !node.host.is_empty() => {
-                if let Err(why) = self.check_is_there(membership, key, address_of(&node)).await? {
+                if let Err(why) = self.check_is_there(membership, key, node.address()).await? {
                     return Ok(JoinAnswer::Pending(why));
                 }
                 tracing::info!("node {} has moved from {known} to {node}", key.id);
@@ -246,7 +246,7 @@ impl Members {
             return None;
         }
         let own = self.own.asking_for(run);
-        let found = introduce(&self.network, &own, key.id, address_of(known)).await.ok()?;
+        let found = introduce(&self.network, &own, key.id, known.address()).await.ok()?;
         (found.key == key && found.run != run).then(|| {
             format!(
                 "node.id={} is taken: a process with directory {} runs at {known}, and another one with a copy of that \
@@ -300,7 +300,7 @@ impl Members {
             }
         }
         for (other, node) in membership.nodes().filter(|(other, _)| other.id == key.id) {
-            let at = address_of(node);
+            let at = node.address();
             if at.0.is_empty() || at == address {
                 continue;
             }
@@ -340,7 +340,7 @@ impl Members {
         change: VoterChange,
         limit: Duration,
     ) -> Result<(), VoterChangeError> {
-        if self.leader() != Some(self.own.key) {
+        if !self.leads() {
             return Err(VoterChangeError::NotLeader);
         }
         let added = match &change {
@@ -465,8 +465,4 @@ const TOLD_MAX: usize = 100;
 
 fn done(changed: Result<(), ChangeError>) -> JoinAnswer {
     changed.map_or_else(|why| JoinAnswer::Pending(why.to_string()), |()| JoinAnswer::Done)
-}
-
-pub(super) fn address_of(node: &VoterNode) -> (String, u16) {
-    (node.host.clone(), node.port)
 }

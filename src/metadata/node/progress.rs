@@ -93,7 +93,7 @@ pub(super) fn quorum_state(raft: &Raft, caught_up: &CaughtUp, now_ms: TimestampM
     };
     let address = |key: ReplicaKey| {
         let node = membership.get_node(&key)?;
-        Some((key.id, (node.host.clone(), node.port)))
+        Some((key.id, node.address()))
     };
     Some(QuorumState {
         leader,

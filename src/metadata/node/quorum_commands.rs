@@ -32,7 +32,7 @@ impl Decisions<'_> {
     pub async fn describe_quorum(&self, request: DescribeQuorumRequest) -> DescribeQuorumResponse {
         let state = tokio::time::timeout(self.limit, self.node.describe_quorum()).await;
         let Ok(Some(state)) = state else {
-            let code = ErrorCode::NotController;
+            let code = ErrorCode::NotLeaderOrFollower;
             return DescribeQuorumResponse { error_code: code.code(), ..Default::default() };
         };
         let names_it = match &request.topics[..] {
@@ -139,14 +139,14 @@ impl Decisions<'_> {
             return Err((ErrorCode::InconsistentClusterId, why));
         }
         if !self.node.is_controller() {
-            return Err((ErrorCode::NotController, VoterChangeError::NotLeader.to_string()));
+            return Err((ErrorCode::NotLeaderOrFollower, VoterChangeError::NotLeader.to_string()));
         }
         Ok(())
     }
 
     /// Refuses what was meant for the leader of another epoch.
     async fn check_epoch(&self, given: i32) -> Result<(), Refusal> {
-        let not_leader = || (ErrorCode::NotController, VoterChangeError::NotLeader.to_string());
+        let not_leader = || (ErrorCode::NotLeaderOrFollower, VoterChangeError::NotLeader.to_string());
         let epoch = self.node.describe_quorum().await.ok_or_else(not_leader)?.leader_epoch;
         let code = match given.cmp(&epoch) {
             Ordering::Less => ErrorCode::FencedLeaderEpoch,
@@ -176,7 +176,7 @@ impl Decisions<'_> {
         let changed = self.node.change_voters(change, limit).await;
         changed.map_err(|error| {
             let code = match error {
-                VoterChangeError::NotLeader => ErrorCode::NotController,
+                VoterChangeError::NotLeader => ErrorCode::NotLeaderOrFollower,
                 VoterChangeError::Duplicate(_) => ErrorCode::DuplicateVoter,
                 VoterChangeError::NotFound(_) => ErrorCode::VoterNotFound,
                 VoterChangeError::Last(_) | VoterChangeError::Invalid(_) => ErrorCode::InvalidRequest,

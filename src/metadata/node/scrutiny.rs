@@ -8,11 +8,12 @@ use klamm_model::NodeId;
 use openraft::async_runtime::watch::WatchReceiver;
 
 use super::forming::introduce;
-use super::membership::{Members, address_of};
+use super::membership::Members;
+use super::settings::Voter;
 use crate::quorum::message::{Envelope, Question, Versions};
 use crate::quorum::plausibility::{Known, implausible};
 use crate::quorum::replica_key::ReplicaKey;
-use crate::quorum::{LogId, Raft, Vote};
+use crate::quorum::{LogId, Raft, Vote, VoterNode};
 
 /// How long others may take to say whether somebody is a member, and who runs at an address.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
@@ -64,7 +65,7 @@ impl Members {
         let asked = others.filter_map(|voter| Some((voter, membership.get_node(&voter)?.clone())));
         let answers = join_all(asked.map(|(voter, node)| async move {
             let question = Question::IsMember(key);
-            let answer = self.network.ask::<bool>(voter.id, Some(voter), address_of(&node), &question);
+            let answer = self.network.ask::<bool>(voter.id, Some(voter), node.address(), &question);
             matches!(tokio::time::timeout(ANSWER_TIMEOUT, answer).await, Ok(Ok(true)))
         }));
         answers.await.contains(&true)
@@ -73,13 +74,12 @@ impl Members {
     /// Where a member is said to listen. A node whose log is empty, as an old copy's may be, knows only what it is configured
     /// with.
     fn where_to_find(&self, key: ReplicaKey) -> Vec<(String, u16)> {
-        let known = self.membership().get_node(&key).map(address_of);
+        let known = self.membership().get_node(&key).map(VoterNode::address);
         if let Some(known) = known.filter(|(host, _)| !host.is_empty()) {
             return vec![known];
         }
         let named = self.voters.iter().filter(|voter| voter.id == key.id);
-        let named = named.map(|voter| (voter.host.clone(), voter.port));
-        named.chain(self.bootstrap_servers.iter().cloned()).collect()
+        named.map(Voter::address).chain(self.bootstrap_servers.iter().cloned()).collect()
     }
 
     /// Whether the process that has drawn the number `run` is the member in whose name it speaks. Where a directory was

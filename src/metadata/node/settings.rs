@@ -98,6 +98,13 @@ pub struct Voter {
     pub port: u16,
 }
 
+impl Voter {
+    /// Host and port of its controller listener.
+    pub(super) fn address(&self) -> (String, u16) {
+        (self.host.clone(), self.port)
+    }
+}
+
 impl fmt::Display for Voter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "node {} at {}:{}", self.id, self.host, self.port)

@@ -431,7 +431,7 @@ fn addresses_of(raft: &Raft) -> Addresses {
     let membership = metrics.membership_config.membership();
     let address = |key: ReplicaKey, votes: bool| {
         let node = membership.get_node(&key)?;
-        Some((key.id, ((node.host.clone(), node.port), votes)))
+        Some((key.id, (node.address(), votes)))
     };
     let learners = membership.learner_ids().filter_map(|key| address(key, false));
     learners.chain(membership.voter_ids().filter_map(|key| address(key, true))).collect()

@@ -73,6 +73,13 @@ pub(crate) struct VoterNode {
     pub port: u16,
 }
 
+impl VoterNode {
+    /// The host and port on which it listens.
+    pub(crate) fn address(&self) -> (String, u16) {
+        (self.host.clone(), self.port)
+    }
+}
+
 impl std::fmt::Display for Batch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} records upon offset {}", self.records.len(), self.based_on)

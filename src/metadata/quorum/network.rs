@@ -158,7 +158,7 @@ impl Network {
 
     /// Remembers where the members listen from now on.
     pub(crate) fn note_addresses(&self, membership: &Membership) {
-        let address = |(key, node): (&ReplicaKey, &VoterNode)| (*key, (node.host.clone(), node.port));
+        let address = |(key, node): (&ReplicaKey, &VoterNode)| (*key, node.address());
         *self.addresses.lock() = membership.nodes().map(address).collect();
     }
 
@@ -207,8 +207,7 @@ impl RaftNetworkFactory<TypeConfig> for Network {
     type Network = PeerClient;
 
     async fn new_client(&mut self, target: ReplicaKey, node: &VoterNode) -> PeerClient {
-        let address = (node.host.clone(), node.port);
-        PeerClient { network: self.clone(), target, first_address: address }
+        PeerClient { network: self.clone(), target, first_address: node.address() }
     }
 }
 

@@ -6,14 +6,11 @@ use klamm_protocol::messages::{AddRaftVoterRequest, AddRaftVoterResponse};
 
 use super::Call;
 use crate::context::{CONTROLLER_TIMEOUT, Context};
-use crate::controller_channel::of_quorum;
 
 pub(crate) async fn handle(
     context: &Context,
     call: &Call,
     request: AddRaftVoterRequest,
 ) -> AddRaftVoterResponse {
-    let mut response = context.decide(call, request, CONTROLLER_TIMEOUT).await;
-    response.error_code = of_quorum(response.error_code);
-    response
+    context.decide(call, request, CONTROLLER_TIMEOUT).await
 }

@@ -10,7 +10,7 @@ use klamm_protocol::messages::describe_cluster::{
 
 use super::Call;
 use crate::authorized_operations::{CLUSTER_OPERATIONS, OPERATIONS_OMITTED};
-use crate::context::{Context, reach};
+use crate::context::{Context, found_at, reach};
 
 /// The kind of endpoint that stands for brokers; 2 stands for controllers.
 const BROKERS: i8 = 1;
@@ -63,7 +63,7 @@ pub(crate) async fn handle(
 fn controllers(context: &Context, call: &Call) -> Vec<DescribeClusterBroker> {
     let mut voters = context.metadata.voter_addresses();
     if let Some(own) = voters.get_mut(&context.node_id).filter(|(host, _)| host.is_empty()) {
-        *own = (call.local.ip().to_canonical().to_string(), call.endpoint.port);
+        *own = found_at(&call.endpoint, call.local);
     }
     let told = voters.into_iter().map(|(node, (host, port))| DescribeClusterBroker {
         broker_id: node.0,

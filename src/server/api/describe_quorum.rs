@@ -8,8 +8,7 @@ use klamm_protocol::messages::describe_quorum::ReplicaState;
 use klamm_protocol::messages::{DescribeQuorumRequest, DescribeQuorumResponse};
 
 use super::Call;
-use crate::context::{CONTROLLER_TIMEOUT, Context};
-use crate::controller_channel::of_quorum;
+use crate::context::{CONTROLLER_TIMEOUT, Context, found_at};
 
 pub(crate) async fn handle(
     context: &Context,
@@ -17,12 +16,10 @@ pub(crate) async fn handle(
     request: DescribeQuorumRequest,
 ) -> DescribeQuorumResponse {
     let mut response = context.decide(call, request, CONTROLLER_TIMEOUT).await;
-    response.error_code = of_quorum(response.error_code);
     // A node whose address nobody configured is where its client found it.
     for listener in response.nodes.iter_mut().flat_map(|node| &mut node.listeners) {
         if listener.host.is_empty() {
-            listener.host = call.local.ip().to_canonical().to_string();
-            listener.port = call.endpoint.port;
+            (listener.host, listener.port) = found_at(&call.endpoint, call.local);
         }
     }
     if call.version < 2 {

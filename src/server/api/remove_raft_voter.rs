@@ -4,14 +4,11 @@ use klamm_protocol::messages::{RemoveRaftVoterRequest, RemoveRaftVoterResponse};
 
 use super::Call;
 use crate::context::{CONTROLLER_TIMEOUT, Context};
-use crate::controller_channel::of_quorum;
 
 pub(crate) async fn handle(
     context: &Context,
     call: &Call,
     request: RemoveRaftVoterRequest,
 ) -> RemoveRaftVoterResponse {
-    let mut response = context.decide(call, request, CONTROLLER_TIMEOUT).await;
-    response.error_code = of_quorum(response.error_code);
-    response
+    context.decide(call, request, CONTROLLER_TIMEOUT).await
 }
