@@ -11,6 +11,11 @@ pub trait Clock: Send + Sync + 'static {
 
     /// Time since some fixed point; never goes back.
     fn monotonic(&self) -> Duration;
+
+    /// The same in whole milliseconds.
+    fn monotonic_ms(&self) -> u64 {
+        u64::try_from(self.monotonic().as_millis()).unwrap_or(u64::MAX)
+    }
 }
 
 /// The machine's clock.

@@ -180,7 +180,7 @@ impl Partition {
         };
         if !batches.is_empty() {
             self.check_fits_a_segment(batches)?;
-            let in_log = self.space.note(self.log().append(batches), self.clock.monotonic())?;
+            let in_log = self.space.note(self.log().append(batches), self.clock.monotonic_ms())?;
             appended.flush_due = in_log.flush_due;
             self.after_local_append(rules.leader_epoch);
         }

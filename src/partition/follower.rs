@@ -104,7 +104,7 @@ impl Partition {
         {
             log.assign_epoch(fetched.leader_epoch, first.header.base_offset)?;
         }
-        let appended = self.space.note(log.append_replicated(&batches), self.clock.monotonic())?;
+        let appended = self.space.note(log.append_replicated(&batches), self.clock.monotonic_ms())?;
         let (has_moved, high_watermark) = {
             let mut state = self.state.lock();
             let has_moved = state.watermarks.raise(fetched.high_watermark.min(log.log_end_offset()), &log);

@@ -164,7 +164,7 @@ impl Partition {
     /// Whether the disk has no room for more of its records: another replica should lead. Where nothing is written for
     /// long, `has_room` is asked.
     pub fn lacks_space(&self, has_room: impl FnOnce() -> bool) -> bool {
-        self.space.is_lacking(self.clock.monotonic(), has_room)
+        self.space.is_lacking(self.clock.monotonic_ms(), has_room)
     }
 
     /// `min.insync.replicas`, but never more than there are replicas; that of a follower is the setting.

@@ -359,13 +359,9 @@ pub(crate) fn report(peer: SocketAddr, closed: &Closed, context: &Context) {
     match closed {
         Closed::Malformed(what) => {
             context.metrics.malformed.fetch_add(1, Ordering::Relaxed);
-            if let Some(suppressed) = context.malformed_log.permit(context.clock.monotonic()) {
-                let more = if suppressed > 0 {
-                    format!(" ({suppressed} more since the last such line)")
-                } else {
-                    String::new()
-                };
-                tracing::warn!("closed the connection from {peer}: it sent {what}{more}");
+            let line = || format!("closed the connection from {peer}: it sent {what}");
+            if let Some(line) = context.malformed_log.line(context.clock.monotonic(), line) {
+                tracing::warn!("{line}");
             }
         }
         Closed::Io(error) => tracing::debug!("the connection from {peer} broke: {error}"),

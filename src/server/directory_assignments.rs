@@ -2,8 +2,8 @@
 //! (KIP-858). A broker with one directory is assumed to use it; this tells what is otherwise.
 //!
 //! A replica that cannot serve, whose disk has no room for more, or that lacks what it had told that it has, is told to be
-//! in no directory: it leaves the ISR, and another one leads. Kafka takes the whole directory offline then. The last one in sync is not told of: nobody
-//! could take its place.
+//! in no directory: it leaves the ISR, and another one leads. Kafka takes the whole directory offline then. The last one
+//! in sync is not told of: nobody could take its place.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -88,17 +88,16 @@ fn directory_of(context: &Context, local: &LocalTopic, index: i32, state: &Parti
     if log.as_ref().is_some_and(|log| !log.is_directory_online()) {
         return log.map(|log| log.directory_id());
     }
-    let has_others = state.isr.iter().any(|member| *member != node);
+    let others = state.isr.iter().filter(|member| **member != node).count();
     let has_failed =
         |partition: &Partition| partition.log().failure().is_some() || partition.has_lost_records();
     if local.offline.contains(&index) || partition.is_some_and(|partition| has_failed(partition)) {
-        return (has_others || state.directory_of(node) == DIRECTORY_LOST).then_some(DIRECTORY_LOST);
+        return (others > 0 || state.directory_of(node) == DIRECTORY_LOST).then_some(DIRECTORY_LOST);
     }
-    let others = state.isr.iter().filter(|member| **member != node).count();
     let lacks_space = |partition: &Partition| {
         // Without as many as acknowledgements need, nobody would gain by it, and this one can at least be read.
-        others >= partition.in_sync_replicas_min().max(1)
-            && partition.lacks_space(|| has_room(context, partition))
+        partition.lacks_space(|| has_room(context, partition))
+            && others >= partition.in_sync_replicas_min().max(1)
     };
     if partition.is_some_and(|partition| lacks_space(partition)) {
         return Some(DIRECTORY_LOST);

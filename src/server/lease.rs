@@ -32,10 +32,10 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    /// The controller took a heartbeat that was sent at `sent`, and the session goes on for that long from then, at
+    /// The controller took a heartbeat that was sent at this time, and the session goes on for that long from then, at
     /// least.
-    pub(crate) fn renew(&self, sent: Duration, session: Duration) {
-        self.until.store(millis(sent.saturating_add(session)), Ordering::Release);
+    pub(crate) fn renew(&self, sent_ms: u64, session_ms: u64) {
+        self.until.store(sent_ms.saturating_add(session_ms), Ordering::Release);
     }
 
     /// This broker is about to give away what it leads.
@@ -49,19 +49,15 @@ impl Lease {
     }
 
     /// Whether it was the leader of all that it led, up to `now`.
-    pub(crate) fn holds(&self, now: Duration) -> bool {
-        millis(now) < self.until.load(Ordering::Acquire) && !self.is_leaving.load(Ordering::Acquire)
+    pub(crate) fn holds(&self, now_ms: u64) -> bool {
+        now_ms < self.until.load(Ordering::Acquire) && !self.is_leaving.load(Ordering::Acquire)
     }
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Whether nobody else led a partition at `time`, though this broker believed to lead it. Without a lease it waits for the
 /// replicas in sync to fetch, as long as those that have nothing to fetch take.
 pub(crate) async fn led_alone(context: &Context, partition: &Partition, time: Duration) -> bool {
-    if context.lease.holds(context.clock.monotonic()) {
+    if context.lease.holds(context.clock.monotonic_ms()) {
         return partition.has_led_since(time);
     }
     let fetch_wait = u64::try_from(context.config().replica_fetch_wait_max_ms).unwrap_or(0);

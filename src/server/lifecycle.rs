@@ -103,8 +103,7 @@ pub(crate) async fn register(
     registration: BrokerRegistrationRequest,
 ) -> Result<i64, RegistrationError> {
     // The session of a process that was killed has to end first.
-    let session = u64::try_from(context.config().broker_session_timeout_ms).unwrap_or(0);
-    let patience = Duration::from_millis(2 * session);
+    let patience = Duration::from_millis(2 * session_ms(context));
     let begun = context.clock.monotonic();
     loop {
         let answer = context.controller.ask(registration.clone(), ASK_TIMEOUT).await;
@@ -273,6 +272,10 @@ async fn leave(context: &Context) {
     }
 }
 
+fn session_ms(context: &Context) -> u64 {
+    u64::try_from(context.config().broker_session_timeout_ms).unwrap_or(0)
+}
+
 /// What came of a heartbeat.
 enum Heartbeat {
     /// The controller's answer.
@@ -299,15 +302,14 @@ async fn heartbeat(
         offline_log_dirs: context.store.offline_directory_ids(),
         ..Default::default()
     };
-    let sent = context.clock.monotonic();
+    let sent_ms = context.clock.monotonic_ms();
     let answer = controller.ask(request, limit).await;
     match ErrorCode::from_code(answer.error_code).unwrap_or(ErrorCode::UnknownServerError) {
         ErrorCode::None => {
             if answer.is_fenced {
                 context.lease.end();
             } else {
-                let session = u64::try_from(context.config().broker_session_timeout_ms).unwrap_or(0);
-                context.lease.renew(sent, Duration::from_millis(session));
+                context.lease.renew(sent_ms, session_ms(context));
             }
             Heartbeat::Taken(answer)
         }

@@ -114,6 +114,14 @@ impl RateLimit {
         state.0 = Some(now);
         Some(std::mem::take(&mut state.1))
     }
+
+    /// The line, if it may be written now. It tells at its end how many were held back since the last.
+    pub(crate) fn line(&self, now: Duration, line: impl FnOnce() -> String) -> Option<String> {
+        match self.permit(now)? {
+            0 => Some(line()),
+            more => Some(format!("{} ({more} more since the last such line)", line())),
+        }
+    }
 }
 
 #[cfg(test)]

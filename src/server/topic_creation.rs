@@ -23,11 +23,10 @@ pub(crate) async fn create(context: &Context, names: &[&str]) -> BTreeMap<String
         let code = ErrorCode::from_code(topic.error_code).unwrap_or(ErrorCode::UnknownServerError);
         if !matches!(code, ErrorCode::None | ErrorCode::TopicAlreadyExists) {
             // Names are the clients', and so is how many there are.
-            if let Some(more) = context.not_created_log.permit(context.clock.monotonic()) {
-                let message = topic.error_message.unwrap_or_default();
-                let more =
-                    if more > 0 { format!(" ({more} more since the last such line)") } else { String::new() };
-                tracing::warn!("topic {} was not created by itself: {code}: {message}{more}", topic.name);
+            let why = topic.error_message.unwrap_or_default();
+            let line = || format!("topic {} was not created by itself: {code}: {why}", topic.name);
+            if let Some(line) = context.not_created_log.line(context.clock.monotonic(), line) {
+                tracing::warn!("{line}");
             }
             failed.insert(topic.name, code);
         }

@@ -152,7 +152,7 @@ impl GroupShard {
         let known = self.topics.get(topic).cloned();
         let name: Arc<str> = known.unwrap_or_else(|| topic.into());
         let is_committed = group.offsets.get(topic).is_some_and(|all| all.contains_key(&partition));
-        let key = RecordKey { group: group.id.clone(), place: Some((name.clone(), partition)) };
+        let key = RecordKey::of_offset(&group.id, &name, partition);
         let is_there = is_committed
             || self.pending.contains(&group.id, &name, partition)
             || self.unreadable.contains(&key);

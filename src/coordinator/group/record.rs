@@ -82,9 +82,9 @@ impl GroupRecord {
     /// What it is about, unless it is of a protocol that is not served.
     pub fn key(&self) -> Option<RecordKey> {
         match self {
-            GroupRecord::Group { group, .. } => Some(RecordKey { group: group.clone(), place: None }),
+            GroupRecord::Group { group, .. } => Some(RecordKey::of_group(group)),
             GroupRecord::Offset { group, topic, partition, .. } => {
-                Some(RecordKey { group: group.clone(), place: Some((topic.clone(), *partition)) })
+                Some(RecordKey::of_offset(group, topic, *partition))
             }
             GroupRecord::Foreign { .. } => None,
         }
@@ -129,19 +129,17 @@ impl GroupRecord {
                 let topic: Arc<str> = reader.string().ok_or_else(cut)?.into();
                 let partition = reader.int32().ok_or_else(cut)?;
                 let value = value.map(|bytes| decode_commit(bytes, record_offset)).transpose();
-                let value = value.map_err(|source| {
-                    let place = Some((topic.clone(), partition));
-                    RecordError::Value { key: RecordKey { group: group.clone(), place }, source }
+                let value = value.map_err(|source| RecordError::Value {
+                    key: RecordKey::of_offset(&group, &topic, partition),
+                    source,
                 })?;
                 Ok(Some(GroupRecord::Offset { group, topic, partition, value }))
             }
             GROUP_METADATA => {
                 let group: Arc<str> = reader.string().ok_or_else(cut)?.into();
                 let value = value.map(decode_versioned::<GroupMetadataValue>).transpose();
-                let value = value.map_err(|source| RecordError::Value {
-                    key: RecordKey { group: group.clone(), place: None },
-                    source,
-                })?;
+                let value = value
+                    .map_err(|source| RecordError::Value { key: RecordKey::of_group(&group), source })?;
                 Ok(Some(GroupRecord::Group { group, value: value.map(|(value, _)| value) }))
             }
             CONSUMER_GROUP_METADATA | SHARE_GROUP_METADATA | STREAMS_GROUP_METADATA => {

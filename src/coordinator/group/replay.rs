@@ -64,7 +64,7 @@ impl GroupShard {
             if !is_commit {
                 continue;
             }
-            let key = RecordKey { group: group.clone(), place: Some((topic.clone(), partition)) };
+            let key = RecordKey::of_offset(&group, &topic, partition);
             self.unreadable.replaced(&key, offset.record_offset);
             let partitions = self.group_entry(group).offsets.entry(topic).or_default();
             let newest = partitions.get(&partition).map_or(-1, |before| before.record_offset);
@@ -145,9 +145,7 @@ impl GroupShard {
     pub(super) fn is_unreadable_for(&self, request: &Request, group: &str) -> bool {
         match request {
             Request::Describe { .. } | Request::Delete { .. } => false,
-            Request::DeleteOffsets(_) => {
-                self.unreadable.contains(&RecordKey { group: group.into(), place: None })
-            }
+            Request::DeleteOffsets(_) => self.unreadable.contains(&RecordKey::of_group(&group.into())),
             _ => self.unreadable.has(group),
         }
     }

@@ -20,6 +20,18 @@ pub struct RecordKey {
     pub place: Option<(Arc<str>, i32)>,
 }
 
+impl RecordKey {
+    /// Of the group itself.
+    pub(super) fn of_group(group: &Arc<str>) -> RecordKey {
+        RecordKey { group: group.clone(), place: None }
+    }
+
+    /// Of one committed offset.
+    pub(super) fn of_offset(group: &Arc<str>, topic: &Arc<str>, partition: i32) -> RecordKey {
+        RecordKey { group: group.clone(), place: Some((topic.clone(), partition)) }
+    }
+}
+
 /// The keys whose newest record cannot be read.
 #[derive(Default)]
 pub(super) struct UnreadableRecords {
@@ -55,8 +67,8 @@ impl UnreadableRecords {
 
     /// The keys of one group.
     pub(super) fn keys_of(&self, group: &str) -> impl Iterator<Item = &RecordKey> {
-        let first = RecordKey { group: group.into(), place: None };
-        let group = first.group.clone();
+        let group: Arc<str> = group.into();
+        let first = RecordKey::of_group(&group);
         self.by_key.range(first..).map(|(key, _)| key).take_while(move |key| key.group == group)
     }
 

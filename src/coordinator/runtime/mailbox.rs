@@ -208,8 +208,7 @@ impl<M: Machine> Worker<M> {
     }
 
     fn now(&self) -> Now {
-        let monotonic_ms = u64::try_from(self.means.clock.monotonic().as_millis()).unwrap_or(u64::MAX);
-        Now { wall_ms: self.means.clock.now_ms(), monotonic_ms }
+        Now { wall_ms: self.means.clock.now_ms(), monotonic_ms: self.means.clock.monotonic_ms() }
     }
 
     async fn next_event(&mut self) -> Event<M> {

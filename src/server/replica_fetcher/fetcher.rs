@@ -40,14 +40,6 @@ const FAILURE_LOG_EVERY: Duration = Duration::from_secs(30);
 const LATEST: i64 = -1;
 const EARLIEST: i64 = -2;
 
-/// The line that tells of a failure, unless there was one lately. It says how many were not told.
-fn limited(limit: &RateLimit, now: Duration, why: String) -> Option<String> {
-    match limit.permit(now)? {
-        0 => Some(why),
-        more => Some(format!("{why} ({more} more since the last such line)")),
-    }
-}
-
 /// Fetches from one broker.
 pub(super) struct Fetcher {
     context: Arc<Context>,
@@ -322,7 +314,7 @@ impl Fetcher {
                     self.session.remove(&key);
                 }
                 Next::Fail(why) => {
-                    if let Some(line) = limited(&self.failures, now, why) {
+                    if let Some(line) = self.failures.line(now, || why) {
                         tracing::error!("{line}");
                     }
                     followed.pause.begin(now, longest);
@@ -422,7 +414,7 @@ mod tests {
         let tries = (0..61).flat_map(|second| (0..100).map(move |partition| (second, partition)));
         let lines: Vec<String> = tries
             .filter_map(|(second, partition)| {
-                limited(&limit, Duration::from_secs(second), format!("t-{partition} is full"))
+                limit.line(Duration::from_secs(second), || format!("t-{partition} is full"))
             })
             .collect();
         let more = |count| format!("t-0 is full ({count} more since the last such line)");

@@ -151,7 +151,7 @@ async fn a_coordinator_that_is_cut_off_tells_no_offsets() {
         cluster.kill(other);
     }
     let clock = &cluster.node(coordinator).context.clock;
-    while cluster.node(coordinator).context.lease.holds(clock.monotonic()) {
+    while cluster.node(coordinator).context.lease.holds(clock.monotonic_ms()) {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert_eq!(group_error(cluster.node(coordinator)).await, ErrorCode::CoordinatorNotAvailable);
