@@ -196,7 +196,7 @@ impl Log {
     ) -> Result<Log, StorageError> {
         let dir: Arc<std::path::Path> = open.dir.as_path().into();
         let now_ms = environment.clock.now_ms();
-        let monotonic_ms = environment.clock.monotonic().as_millis() as u64;
+        let monotonic_ms = environment.clock.monotonic_ms();
         let place = SegmentPlace { directory: &dir, files: &environment.files, now_ms };
         let mut segments = Vec::with_capacity(folder.segments.len().max(1));
         for base_offset in folder.segments.iter().copied() {
@@ -329,17 +329,19 @@ impl Log {
             Some(_) => return Ok(()),
             None => {}
         }
-        let path = self.dir.join(partition_metadata::FILE_NAME);
-        // Synced at once, as Kafka does: a log whose id a power cut took could be taken for that of a later topic of its
-        // name, with the records of the earlier one.
-        self.environment
-            .disk
-            .replace(&path, partition_metadata::content(topic_id).as_bytes())
-            .map_err(|error| StorageError::io(&path, "write the topic id", &error))?;
+        self.write_topic_id(topic_id)?;
         self.unsynced.folder.store(true, Ordering::Release);
         self.unsynced.names.store(true, Ordering::Release);
         *current = Some(topic_id);
         Ok(())
+    }
+
+    /// Writes the topic's id and syncs it at once, as Kafka does: a log whose id a power cut took could be taken for that of
+    /// a later topic of its name, with the records of the earlier one.
+    pub(super) fn write_topic_id(&self, topic_id: TopicId) -> Result<(), StorageError> {
+        let path = self.dir.join(partition_metadata::FILE_NAME);
+        let written = self.environment.disk.replace(&path, partition_metadata::content(topic_id).as_bytes());
+        written.map_err(|error| StorageError::io(&path, "write the topic id", &error))
     }
 
     /// Ends all use of the log; its folder is about to be renamed.

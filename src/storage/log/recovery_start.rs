@@ -19,7 +19,6 @@ use super::recovery::first_to_recover;
 use super::snapshots::write_whole;
 use crate::deletion::remove_if_there;
 use crate::error::StorageError;
-use crate::partition_metadata;
 use crate::small_files::read_if_there;
 
 const FILE_NAME: &str = "recovery-start";
@@ -139,11 +138,8 @@ impl Log {
     /// Writes everything from the segment that holds the offset on once more, as it stands, so that a sync has
     /// something to bring to the disk.
     pub(super) fn rewrite_from(&self, offset: Offset) -> Result<(), StorageError> {
-        let disk = &*self.environment.disk;
         if let Some(topic_id) = self.topic_id() {
-            let path = self.dir.join(partition_metadata::FILE_NAME);
-            disk.replace(&path, partition_metadata::content(topic_id).as_bytes())
-                .map_err(|error| StorageError::io(&path, "write the topic id", &error))?;
+            self.write_topic_id(topic_id)?;
         }
         self.write_epochs(&self.epochs.read())?;
         let segments = self.segments.load_full();

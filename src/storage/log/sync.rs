@@ -10,7 +10,6 @@ use super::Log;
 use crate::error::StorageError;
 use crate::leader_epochs;
 use crate::open_files::file_path;
-use crate::partition_metadata;
 use crate::planted::planted;
 use crate::producer_snapshot;
 
@@ -33,7 +32,7 @@ impl Log {
     /// Whether the last sync is as long ago as `flush.ms` allows. By the monotonic clock: one of the wall that is set
     /// back would put syncs off for as long.
     pub(crate) fn is_sync_due(&self) -> bool {
-        let now_ms = self.environment.clock.monotonic().as_millis() as u64;
+        let now_ms = self.environment.clock.monotonic_ms();
         let passed_ms = now_ms.saturating_sub(self.unsynced.last_sync_ms.load(Ordering::Relaxed));
         self.config().flush_ms.is_some_and(|flush_ms| i64::try_from(passed_ms).is_ok_and(|ms| ms >= flush_ms))
     }
@@ -41,7 +40,7 @@ impl Log {
     fn sync_up_to(&self, offset: Offset) -> Result<(), StorageError> {
         let _syncing = self.syncing.lock();
         self.check_usable("sync")?;
-        let now_ms = self.environment.clock.monotonic().as_millis() as u64;
+        let now_ms = self.environment.clock.monotonic_ms();
         self.unsynced.last_sync_ms.store(now_ms, Ordering::Relaxed);
         let mut sealed_point = self.sealed_point.load(Ordering::Acquire);
         if self.recovery_point() < offset || sealed_point < self.active().base_offset() {
@@ -106,10 +105,6 @@ impl Log {
         once(&unsynced.epochs, || {
             if skips_epochs { Ok(()) } else { self.sync_file(&self.dir.join(leader_epochs::FILE_NAME)) }
         })?;
-        let is_new = unsynced.folder.load(Ordering::Acquire);
-        if is_new {
-            self.sync_file(&self.dir.join(partition_metadata::FILE_NAME))?;
-        }
         if planted!(self.environment, SkipNameSync) {
             return Ok(());
         }

@@ -431,8 +431,9 @@ pub(super) fn previous_broker_epoch(disk: &dyn Disk, directories: &[LogDirectory
         let content = read_if_there(disk, &directory.path.join(CLEAN_SHUTDOWN_FILE), READ_MARK);
         content.ok().flatten().as_deref().and_then(broker_epoch)
     };
-    let first = epoch_of(directories.first()?).filter(|epoch| *epoch >= 0)?;
-    directories.iter().all(|directory| epoch_of(directory) == Some(first)).then_some(first)
+    let mut epochs = directories.iter().map(epoch_of);
+    let first = epochs.next()?.filter(|epoch| *epoch >= 0)?;
+    epochs.all(|epoch| epoch == Some(first)).then_some(first)
 }
 
 /// From `{"version":0,"brokerEpoch":22}`; older Kafka left the file empty or with a single 0.

@@ -135,8 +135,10 @@ impl LogStore {
         self.remember(&tasks);
         tasks.sort_by_key(|task| !task.remembered.was_clean);
         let mut report = self.run(&tasks, config_of, report);
+        let there = tasks.iter().map(|task| &task.topic_partition);
+        let there: BTreeSet<_> = there.chain(report.failed.iter().map(|(name, _)| name)).cloned().collect();
         for (directory, remembered, _) in &remembered {
-            report.changed_logs += tell_missing(directory, remembered, &tasks, &report.failed);
+            report.changed_logs += tell_missing(directory, remembered, &there);
         }
         let interrupted = futures.iter().map(|task| task.open_log(config_of(&task.topic_partition)));
         self.shared.interrupted.lock().extend(interrupted.map(Interrupted));
@@ -282,24 +284,24 @@ impl LogStore {
 fn tell_missing(
     directory: &LogDirectory,
     remembered: &Remembered,
-    tasks: &[Task<'_>],
-    failed: &[(TopicPartition, StorageError)],
+    there: &BTreeSet<TopicPartition>,
 ) -> usize {
     if !remembered.was_clean {
         return 0;
     }
-    let there = tasks.iter().map(|task| &task.topic_partition).chain(failed.iter().map(|(name, _)| name));
-    let there: BTreeSet<&TopicPartition> = there.collect();
-    let missing =
-        || remembered.recovery_points.iter().filter(|(name, end)| *end > 0 && !there.contains(name));
-    for (partition, end_offset) in missing() {
+    let mut missing = 0;
+    for (partition, end_offset) in &remembered.recovery_points {
+        if *end_offset <= 0 || there.contains(partition) {
+            continue;
+        }
+        missing += 1;
         tracing::error!(
             %partition, directory = %directory.path.display(), end_offset,
             "the partition's folder is gone, which was there when this node stopped; what other replicas have of it is \
              copied from them"
         );
     }
-    missing().count()
+    missing
 }
 
 fn unopened(task: &Task<'_>, failure: StorageError, topic_id: Option<TopicId>) -> Unopened {
