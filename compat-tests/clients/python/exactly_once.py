@@ -1,15 +1,15 @@
 """Applications that read and write in transactions, killed and started again, what they are fed with, and what must be there in the end."""
 import collections, random, shutil
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import NewTopic
 from harness import *
-import kwire
+import endless, kwire
+from endless import quiet
 
 PARTITIONS = 2
 # Apache Kafka takes long to start; what repeats itself for long has ever more to restore and to read.
 PATIENCE = (1 if KLAMM else 4) * (3 if os.environ["SOAK"] else 1)
 BEHIND_MAX = 3000  # records that are fed and not yet written out
-quiet = {"bootstrap.servers": BOOTSTRAP, "log_level": 0, "reconnect.backoff.max.ms": 200}
 
 
 def java(version, program, *arguments):
@@ -122,12 +122,7 @@ def consumer(isolation, topics, **settings):
 
 
 def create(*topics, replicas=1, partitions=PARTITIONS):
-    """Makes topics, once all nodes that clients are told to come to are in the cluster."""
-    admin = AdminClient(quiet)  # its futures need it alive
-    nodes = len(BOOTSTRAP.split(","))
-    eventually(lambda: len(admin.list_topics(timeout=10).brokers) == nodes, f"{nodes} brokers", 40)
-    for future in admin.create_topics([NewTopic(topic, partitions, replicas) for topic in topics]).values():
-        future.result(60)
+    endless.create(*(NewTopic(topic, partitions, replicas) for topic in topics))
 
 
 def coordinator(kind, name):

@@ -64,6 +64,13 @@ def free_ports(begin=PORT + 2):
             yield port
 
 
+def klamm_process(folder, settings, log, wrapper=()):
+    """A broker with these settings, by the command `wrapper` if there is one; a setting that is None is left out. What it says is added to `log`."""
+    words = [word for key, value in settings.items() if value is not None for word in ("--override", f"{key}={value}")]
+    with open(log, "a") as output:
+        return subprocess.Popen([*wrapper, os.environ["KLAMM_BIN"], *words], stdout=output, stderr=output, cwd=folder)
+
+
 def own_klamm(*overrides, wrapper=()):
     """Starts a broker of the scenario's own, by the command `wrapper` if there is one, and returns its process when it answers. What it says is in WORK/broker.log."""
     import kwire

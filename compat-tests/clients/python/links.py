@@ -26,9 +26,7 @@ class Node:
             "listener.security.protocol.map": "CLIENTS:PLAINTEXT,BROKERS:PLAINTEXT,CONTROLLER:PLAINTEXT",
             "inter.broker.listener.name": "BROKERS", "controller.listener.names": "CONTROLLER", **self.cluster.settings,
         }
-        words = [word for key, value in settings.items() for word in ("--override", f"{key}={value}")]
-        with open(self.folder / "log", "a") as log:
-            self.process = subprocess.Popen([*self.cluster.wrapper(self.number), os.environ["KLAMM_BIN"], *words], stdout=log, stderr=log, cwd=self.folder)
+        self.process = klamm_process(self.folder, settings, self.folder / "log", self.cluster.wrapper(self.number))
 
     def serves(self):
         holds(self.process.poll() is None, f"node {self.number} ended with {self.process.poll()}: {(self.folder / 'log').read_text()[-1500:]}")

@@ -25,10 +25,8 @@ class Node:
             "klamm.http.listener": f"127.0.0.1:{self.http}", "broker.session.timeout.ms": 3000, "broker.heartbeat.interval.ms": 500,
             "default.replication.factor": 3, "min.insync.replicas": 2, **settings,
         }
-        words = [word for key, value in settings.items() if value is not None for word in ("--override", f"{key}={value}")]
         self.begin = self.log.stat().st_size if self.log.exists() else 0
-        with open(self.log, "a") as log:
-            self.process = subprocess.Popen([*wrapper, os.environ["KLAMM_BIN"], *words], stdout=log, stderr=log, cwd=self.folder)
+        self.process = klamm_process(self.folder, settings, self.log, wrapper)
         return self
 
     def said(self):

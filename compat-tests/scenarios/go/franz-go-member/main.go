@@ -2,13 +2,14 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"os"
 	"slices"
 	"strings"
 	"time"
+
+	"klamm-compat-tests/runner"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 )
@@ -42,11 +43,7 @@ func main() {
 		fmt.Println("said", err)
 		os.Exit(1)
 	}
-	ctx, leave := context.WithCancel(context.Background())
-	go func() {
-		bufio.NewReader(os.Stdin).ReadString('\n')
-		leave()
-	}()
+	ctx := runner.UntilToldToLeave()
 	for ctx.Err() == nil {
 		records := client.PollRecords(ctx, 500).Records()
 		for _, r := range records {

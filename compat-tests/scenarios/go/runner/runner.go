@@ -3,6 +3,7 @@ package runner
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"os"
 	"reflect"
@@ -37,6 +38,16 @@ func Check(err error) {
 	if err != nil {
 		Fail("%v", err)
 	}
+}
+
+// UntilToldToLeave is over when a line comes on standard input, or its end.
+func UntilToldToLeave() context.Context {
+	ctx, leave := context.WithCancel(context.Background())
+	go func() {
+		_, _ = answers.ReadString('\n')
+		leave()
+	}()
+	return ctx
 }
 
 // Equal ends the scenario when what was seen is not what must be seen.

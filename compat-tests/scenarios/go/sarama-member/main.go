@@ -2,13 +2,13 @@
 package main
 
 import (
-	"bufio"
-	"context"
 	"errors"
 	"fmt"
 	"os"
 	"strings"
 	"time"
+
+	"klamm-compat-tests/runner"
 
 	"github.com/IBM/sarama"
 )
@@ -61,11 +61,7 @@ func main() {
 		fmt.Println("said", err)
 		os.Exit(1)
 	}
-	ctx, leave := context.WithCancel(context.Background())
-	go func() {
-		bufio.NewReader(os.Stdin).ReadString('\n')
-		leave()
-	}()
+	ctx := runner.UntilToldToLeave()
 	for ctx.Err() == nil {
 		if err := group.Consume(ctx, []string{os.Args[2]}, member{}); err != nil && !errors.Is(err, sarama.ErrClosedConsumerGroup) {
 			fmt.Println("said", err) // the broker is away
