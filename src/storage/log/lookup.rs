@@ -85,24 +85,26 @@ impl Log {
         self.look(|| self.try_aborted_transactions(from, to))
     }
 
-    /// Looks again when segments were removed or replaced meanwhile: their files are not there any more.
+    /// Looks again when segments were removed or replaced meanwhile: their files are not there any more. The last
+    /// time nobody may: a reader that is held up again and again still gets its answer.
     fn look<T>(&self, look: impl Fn() -> Result<T, StorageError>) -> Result<T, StorageError> {
-        let mut attempt = 1;
-        loop {
+        for _ in 1..ATTEMPTS {
             let segments = self.segments.load_full();
             match look() {
-                Err(error) if attempt < ATTEMPTS && error.is_not_found() => {
+                Err(error) if error.is_not_found() => {
                     let has_changed = !Arc::ptr_eq(&segments, &self.segments.load_full())
                         || segments.iter().any(|segment| segment.is_removed());
                     if !has_changed {
                         return Err(error);
                     }
-                    attempt += 1;
+                    // The new list is there as soon as who replaces them is done.
                     drop(self.writer.lock());
                 }
                 result => return result,
             }
         }
+        let _writer = self.writer.lock();
+        look()
     }
 
     fn try_aborted_transactions(
@@ -132,5 +134,39 @@ impl Log {
             (segment.clone(), if is_last { end.position } else { segment.size() })
         };
         readable.map(with_end).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use klamm_model::{NodeId, TopicPartition, Uuid};
+    use klamm_testing::{SeededRandom, SimulatedClock, SimulatedDisk};
+
+    use super::*;
+    use crate::{LogConfig, LogStore, StoreSettings};
+
+    /// Guards lookups on a busy machine: segments may be replaced each time that a reader looks.
+    #[test]
+    fn who_replaces_segments_cannot_keep_a_reader_from_its_answer() {
+        let disk = Arc::new(SimulatedDisk::new(1));
+        let (clock, random) = (Arc::new(SimulatedClock::new(0)), Arc::new(SeededRandom::new(1)));
+        let settings = StoreSettings::new(vec![PathBuf::from("/logs")], NodeId(1), disk, clock, random);
+        let store = LogStore::open(settings).unwrap();
+        store.load(&|_| LogConfig::default()).unwrap();
+        let log = store.create(&TopicPartition::new("t", 0), Uuid([7; 16]), LogConfig::default()).unwrap();
+        let gone =
+            || StorageError::io(&PathBuf::from("/logs/t-0"), "look", &std::io::ErrorKind::NotFound.into());
+        let replace = || log.segments.store(Arc::new(log.segments.load().to_vec()));
+        let found = log.look(|| match log.writer.try_lock() {
+            Some(_writer) => {
+                replace();
+                Err(gone())
+            }
+            None => Ok("found"),
+        });
+        assert_eq!(found, Ok("found"));
+        assert_eq!(log.look(|| Err::<(), _>(gone())), Err(gone()));
     }
 }

@@ -83,14 +83,18 @@ impl Log {
         at_least_one: bool,
     ) -> Result<Option<LogSlice>, ReadError> {
         // A segment can vanish between two looks, by retention, truncation or compaction; then the answer is made
-        // anew, as soon as the new list is there.
-        for _ in 0..ATTEMPTS {
+        // anew, as soon as the new list is there. The last time nothing can vanish.
+        for _ in 1..ATTEMPTS {
             match self.try_read(from, max_bytes, below, at_least_one)? {
                 Attempt::Done(slice) => return Ok(slice),
                 Attempt::Again => drop(self.writer.lock()),
             }
         }
-        Ok(None)
+        let _writer = self.writer.lock();
+        match self.try_read(from, max_bytes, below, at_least_one)? {
+            Attempt::Done(slice) => Ok(slice),
+            Attempt::Again => Ok(None),
+        }
     }
 
     fn try_read(
