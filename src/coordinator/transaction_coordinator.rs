@@ -99,6 +99,14 @@ impl TransactionCoordinator {
         count > 0 && self.mailboxes.has(partition_of(transactional_id, count), epoch)
     }
 
+    /// Whether this node is the coordinator of a transactional id, in an epoch, and no other node was by now. It may
+    /// take a while to find out.
+    pub async fn leads_alone(&self, transactional_id: &str, epoch: LeaderEpoch) -> bool {
+        let now = self.mailboxes.clock.monotonic();
+        let index = partition_of(transactional_id, self.env.transactions_partition_count());
+        self.leads(transactional_id, epoch) && self.env.led_alone(index, now).await
+    }
+
     /// Opens a mailbox over a log, in place of one from an earlier epoch, and loads it. What
     /// [`TransactionCoordinator::on_elected`] does with a partition of this node. Needs to be called on a tokio
     /// runtime.

@@ -78,6 +78,13 @@ impl Partition {
         has_open(self.log().producer(producer).as_ref())
     }
 
+    /// The epoch of the coordinator that wrote the last marker of a producer, if the producer has a transaction open
+    /// here; -1 if it has had no marker yet.
+    pub fn coordinator_of_open_transaction(&self, producer: ProducerId) -> Option<i32> {
+        let known = self.log().producer(producer)?;
+        has_open(Some(&known)).then_some(known.coordinator_epoch)
+    }
+
     /// Writes the end of a transaction, unless it stands here already. Nothing is waited for, as in
     /// [`Partition::append_as_leader`].
     ///

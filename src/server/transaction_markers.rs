@@ -48,7 +48,7 @@ pub(crate) async fn write_all(context: Weak<Context>, markers: WriteMarkers) {
         if !context.transactions.leads(&producer.transactional_id, LeaderEpoch(coordinator_epoch)) {
             return;
         }
-        left = write_once(&context, left, &marker).await;
+        left = write_once(&context, left, &producer.transactional_id, &marker).await;
         if left.is_empty() {
             let epoch = LeaderEpoch(coordinator_epoch);
             match context.transactions.markers_written(producer.clone(), epoch).await {
@@ -68,7 +68,12 @@ pub(crate) async fn write_all(context: Weak<Context>, markers: WriteMarkers) {
 
 /// Writes a marker into the partitions, each at the broker that leads it, all at once. Returns those that still need
 /// it.
-async fn write_once(context: &Arc<Context>, left: Vec<Named>, marker: &TransactionMarker) -> Vec<Named> {
+async fn write_once(
+    context: &Arc<Context>,
+    left: Vec<Named>,
+    transactional_id: &str,
+    marker: &TransactionMarker,
+) -> Vec<Named> {
     let image = context.image();
     let mut by_leader: BTreeMap<Option<NodeId>, Vec<Named>> = BTreeMap::new();
     for (topic, index) in left {
@@ -80,16 +85,13 @@ async fn write_once(context: &Arc<Context>, left: Vec<Named>, marker: &Transacti
     let mut failed = by_leader.remove(&None).unwrap_or_default();
     let mut asked = JoinSet::new();
     for (leader, partitions) in by_leader.into_iter().filter_map(|(leader, all)| Some((leader?, all))) {
-        let (context, marker) = (context.clone(), *marker);
+        let (context, marker, transactional_id) = (context.clone(), *marker, transactional_id.to_owned());
         asked.spawn(async move {
-            let codes = match leader == context.node_id {
-                true => write_here(&context, partitions.clone(), marker).await,
-                false => context.markers.write(&context, leader, marker, partitions.clone()).await,
-            };
+            let codes = write_at(&context, leader, partitions.clone(), marker).await;
             let mut left = Vec::new();
             for named in partitions {
                 let code = codes.get(&named).copied().unwrap_or(ErrorCode::UnknownServerError);
-                if !is_settled(&context, leader, &named, &marker, code).await {
+                if !is_settled(&context, leader, &named, &transactional_id, &marker, code).await {
                     left.push(named);
                 }
             }
@@ -103,6 +105,19 @@ async fn write_once(context: &Arc<Context>, left: Vec<Named>, marker: &Transacti
         }
     }
     failed
+}
+
+/// Writes a marker into partitions that a broker leads, which may be this one.
+async fn write_at(
+    context: &Arc<Context>,
+    leader: NodeId,
+    partitions: Vec<Named>,
+    marker: TransactionMarker,
+) -> BTreeMap<Named, ErrorCode> {
+    match leader == context.node_id {
+        true => write_here(context, partitions, marker).await,
+        false => context.markers.write(context, leader, marker, partitions).await,
+    }
 }
 
 /// Writes a marker into partitions of this node, many of them before the first is waited for.
@@ -130,31 +145,63 @@ pub(crate) async fn write_here(
 
 /// Whether a partition, whose leader has given that code, needs no marker any more.
 async fn is_settled(
-    context: &Context,
+    context: &Arc<Context>,
     leader: NodeId,
-    (topic, index): &Named,
+    named: &Named,
+    transactional_id: &str,
     marker: &TransactionMarker,
     code: ErrorCode,
 ) -> bool {
+    let (topic, index) = named;
     match code {
         ErrorCode::None | ErrorCode::UnsupportedForMessageFormat => true,
         // The topic was deleted, and the transaction's records with it.
         ErrorCode::UnknownTopicOrPartition => {
             context.image().topic_by_name(topic).is_none_or(|topic| topic.partition(*index).is_none())
         }
-        code if is_fenced(code) => {
-            let is_open = has_open_transaction(context, leader, topic, *index, marker.producer_id).await;
-            if is_open != Some(false) {
+        code if is_fenced(code) => match open_transaction(context, leader, named, marker.producer_id).await {
+            Some(None) => true,
+            Some(Some(coordinator_epoch)) if code == ErrorCode::TransactionCoordinatorFenced => {
+                let known = TransactionMarker { coordinator_epoch, ..*marker };
+                overrule(context, leader, named, transactional_id, (marker, known)).await
+            }
+            _ => {
                 tracing::warn!(
                     "{topic}-{index}, led by broker {leader}, does not take the end of a transaction of producer {}: \
                      {code}; what reads only committed records waits there until it is ended",
                     marker.producer_id
                 );
+                false
             }
-            is_open == Some(false)
-        }
+        },
         _ => false,
     }
+}
+
+/// Ends a transaction in a partition that knows a marker of a later coordinator, where there was none: whoever may write
+/// markers may claim any epoch, and a topic of transactions that is made anew begins with the first one. Only who led
+/// alone even after it was refused knows that; it ends the transaction with the epoch that is known there. In Kafka 4.4.0
+/// the transaction stays open.
+async fn overrule(
+    context: &Arc<Context>,
+    leader: NodeId,
+    named: &Named,
+    transactional_id: &str,
+    (own, known): (&TransactionMarker, TransactionMarker),
+) -> bool {
+    if !context.transactions.leads_alone(transactional_id, LeaderEpoch(own.coordinator_epoch)).await {
+        return false;
+    }
+    tracing::warn!(
+        "{}-{}, led by broker {leader}, knows a marker of epoch {} of a transaction's coordinator, which nobody was: a \
+         client has written it, or the topic of transactions was made anew; the transaction of {transactional_id:?} is \
+         ended with that epoch",
+        named.0,
+        named.1,
+        known.coordinator_epoch
+    );
+    let codes = write_at(context, leader, vec![named.clone()], known).await;
+    codes.get(named) == Some(&ErrorCode::None)
 }
 
 /// Whether a partition has seen a later epoch of the producer, or of the coordinator. Somebody else has ended the
@@ -163,19 +210,19 @@ fn is_fenced(code: ErrorCode) -> bool {
     matches!(code, ErrorCode::InvalidProducerEpoch | ErrorCode::TransactionCoordinatorFenced)
 }
 
-/// Whether a producer has a transaction open in a partition, as its leader knows it; `None` if it does not tell.
-async fn has_open_transaction(
+/// The epoch of the coordinator that wrote a producer's last marker, if the producer has a transaction open in a
+/// partition, as its leader knows it; `None` if the leader does not tell.
+async fn open_transaction(
     context: &Context,
     leader: NodeId,
-    topic: &str,
-    index: i32,
+    (topic, index): &Named,
     producer: ProducerId,
-) -> Option<bool> {
+) -> Option<Option<i32>> {
     if leader == context.node_id {
-        let partition = context.partitions.by_name(topic, index)?;
-        return partition.is_leader().then(|| partition.has_open_transaction(producer));
+        let partition = context.partitions.by_name(topic, *index)?;
+        return partition.is_leader().then(|| partition.coordinator_of_open_transaction(producer));
     }
-    let topics = vec![TopicRequest { name: topic.to_owned(), partition_indexes: vec![index] }];
+    let topics = vec![TopicRequest { name: topic.to_string(), partition_indexes: vec![*index] }];
     let request = DescribeProducersRequest { topics };
     let answer = context.questions.ask(context, leader, DESCRIBE_PRODUCERS_VERSION, &request).await.ok()?;
     let partition = answer.topics.into_iter().next()?.partitions.into_iter().next()?;
@@ -183,8 +230,8 @@ async fn has_open_transaction(
         return None;
     }
     let is_open =
-        |known: &ProducerState| known.producer_id == producer.0 && known.current_txn_start_offset >= 0;
-    Some(partition.active_producers.iter().any(is_open))
+        |known: &&ProducerState| known.producer_id == producer.0 && known.current_txn_start_offset >= 0;
+    Some(partition.active_producers.iter().find(is_open).map(|known| known.coordinator_epoch))
 }
 
 /// Writes one marker into a partition of this node, and waits until the in-sync replicas have it.

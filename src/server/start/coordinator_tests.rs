@@ -7,6 +7,9 @@ use klamm_protocol::messages::end_txn::{EndTxnRequest, EndTxnResponse};
 use klamm_protocol::messages::init_producer_id::{InitProducerIdRequest, InitProducerIdResponse};
 use klamm_protocol::messages::offset_fetch::{OffsetFetchRequest, OffsetFetchResponse};
 use klamm_protocol::messages::produce::ProduceResponse;
+use klamm_protocol::messages::write_txn_markers::{
+    WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest, WriteTxnMarkersResponse,
+};
 use klamm_protocol::{Message, Reader, RecordsField};
 use klamm_records::{BatchBuilder, BatchSettings};
 
@@ -31,9 +34,55 @@ async fn a_transaction_ends_on_another_node_than_its_coordinator_s() {
     create(servers, "three", &[]).await;
     let leader = leader_of(servers, "three");
     create_coordinators(servers, TRANSACTION_STATE).await;
-    let (id, coordinator) = id_and_coordinator_elsewhere(servers, leader.context.node_id);
+    let (id, coordinator) = id_and_coordinator(servers, |node| node != leader.context.node_id);
     let (producer_id, producer_epoch) = init_producer(coordinator, &id).await;
 
+    let producer = (producer_id, producer_epoch);
+    produce_in_transaction(leader, "three", &id, producer).await;
+    let partition = leader.context.partitions.by_name("three", 0).unwrap();
+    assert_eq!(partition.offsets().last_stable, 0, "it is open");
+    commit(coordinator, &id, producer).await;
+    until_offsets(leader, "three", |offsets| offsets.last_stable == 2).await;
+}
+
+/// Whoever may write markers may claim to be the coordinator of any epoch. Behind such a marker none of the coordinator was
+/// taken any more: the producer's next transaction stayed open for good, and with it all that reads only committed records
+/// stood still.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_marker_of_a_coordinator_that_nobody_was_keeps_no_transaction_open() {
+    let Cluster { servers, .. } = &Cluster::start().await;
+    create(servers, "three", &[]).await;
+    let leader = leader_of(servers, "three");
+    create_coordinators(servers, TRANSACTION_STATE).await;
+    let mut committed = 0;
+    for is_leader_s in [false, true] {
+        let is_meant = |node| (node == leader.context.node_id) == is_leader_s;
+        let (id, coordinator) = id_and_coordinator(servers, is_meant);
+        let producer = init_producer(coordinator, &id).await;
+        let marker = WritableTxnMarker {
+            producer_id: producer.0,
+            producer_epoch: producer.1,
+            coordinator_epoch: i32::MAX,
+            topics: vec![WritableTxnMarkerTopic { name: "three".to_owned(), partition_indexes: vec![0] }],
+            ..Default::default()
+        };
+        let body = ask_flexible(leader, 27, 1, &WriteTxnMarkersRequest { markers: vec![marker] }).await;
+        let answer = WriteTxnMarkersResponse::decode(&mut Reader::new(body), 1).unwrap();
+        assert_eq!(answer.markers[0].topics[0].partitions[0].error_code, 0, "as in Kafka 4.4.0");
+
+        produce_in_transaction(leader, "three", &id, producer).await;
+        commit(coordinator, &id, producer).await;
+        committed += 3;
+        until_offsets(leader, "three", |offsets| offsets.last_stable == committed).await;
+    }
+}
+
+async fn produce_in_transaction(
+    leader: &Server,
+    topic: &str,
+    id: &str,
+    (producer_id, producer_epoch): (i64, i16),
+) {
     let mut batch = BatchBuilder::v2(BatchSettings {
         producer_id: ProducerId(producer_id),
         producer_epoch: ProducerEpoch(producer_epoch),
@@ -43,18 +92,18 @@ async fn a_transaction_ends_on_another_node_than_its_coordinator_s() {
     });
     batch.append(1, None, Some(b"value"), &[]);
     let records = Some(RecordsField::from(batch.build()));
-    let mut request = produce_request("three", -1, records);
-    request.transactional_id = Some(id.clone());
+    let mut request = produce_request(topic, -1, records);
+    request.transactional_id = Some(id.to_owned());
     let body = ask_flexible(leader, 0, 12, &request).await;
     let answer = ProduceResponse::decode(&mut Reader::new(body), 12).unwrap();
     assert_eq!(answer.responses[0].partition_responses[0].error_code, 0);
-    let partition = leader.context.partitions.by_name("three", 0).unwrap();
-    assert_eq!(partition.offsets().last_stable, 0, "it is open");
+}
 
-    let end = EndTxnRequest { transactional_id: id, producer_id, producer_epoch, committed: true };
+async fn commit(coordinator: &Server, id: &str, (producer_id, producer_epoch): (i64, i16)) {
+    let transactional_id = id.to_owned();
+    let end = EndTxnRequest { transactional_id, producer_id, producer_epoch, committed: true };
     let body = ask_flexible(coordinator, 26, 5, &end).await;
     assert_eq!(EndTxnResponse::decode(&mut Reader::new(body), 5).unwrap().error_code, 0);
-    until_offsets(leader, "three", |offsets| offsets.last_stable == 2).await;
 }
 
 /// A marker that stood in the leader's own log alone counted as written when it was sent again. It was lost with the leader,
@@ -86,14 +135,14 @@ async fn a_marker_that_is_sent_again_waits_for_the_replicas_too() {
     }
 }
 
-/// A transactional id whose coordinator is another node than one, and that node.
-fn id_and_coordinator_elsewhere(servers: &[Server], not: NodeId) -> (String, &Server) {
+/// A transactional id whose coordinator is a node of some kind, and that node.
+fn id_and_coordinator(servers: &[Server], is_meant: impl Fn(NodeId) -> bool) -> (String, &Server) {
     let image = servers[0].context.image();
     let topic = image.topic_by_name(TRANSACTION_STATE).unwrap();
     let found = (0..).find_map(|number| {
         let id = format!("id-{number}");
         let index = klamm_coordinator::partition_of(&id, topic.partitions.len() as i32);
-        let node = topic.partition(index).unwrap().leader.filter(|leader| *leader != not)?;
+        let node = topic.partition(index).unwrap().leader.filter(|leader| is_meant(*leader))?;
         servers.iter().find(|server| server.context.node_id == node).map(|server| (id, server))
     });
     found.expect("partitions are spread")
