@@ -32,6 +32,8 @@ pub struct Origin {
     pub offset: Offset,
     /// The producer, for a record of a transaction; else [`ProducerId::NONE`].
     pub transaction_of: ProducerId,
+    /// When it was written, as the record says.
+    pub written_ms: TimestampMs,
 }
 
 /// A state machine over one partition of a coordinator's topic.

@@ -105,7 +105,8 @@ fn replay_batch<M: Machine>(
             tracing::warn!(topic = M::TOPIC, offset, "a record without a key is ignored");
             continue;
         };
-        machine.load(Origin { offset, transaction_of }, key, record.value);
+        let origin = Origin { offset, transaction_of, written_ms: record.timestamp };
+        machine.load(origin, key, record.value);
     }
     Ok(())
 }

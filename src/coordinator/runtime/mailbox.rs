@@ -401,8 +401,9 @@ impl<M: Machine> Worker<M> {
     /// Replays what was appended; returns the offset behind it.
     fn replay(&mut self, first: Offset, transaction_of: ProducerId, records: Vec<Encoded<M>>) -> Offset {
         let mut offset = first;
+        let written_ms = self.means.clock.now_ms();
         for record in records {
-            self.machine.replay(Origin { offset, transaction_of }, record.record);
+            self.machine.replay(Origin { offset, transaction_of, written_ms }, record.record);
             offset += 1;
             self.appended_below = offset;
         }

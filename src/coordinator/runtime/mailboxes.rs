@@ -116,9 +116,9 @@ impl<M: Machine> Mailboxes<M> {
         self.led.lock().opened.values().cloned().collect()
     }
 
-    /// Asks all of them, and returns the answers of those that are still led then. An error while what one of them
-    /// holds would be missing, since it loads or could not be loaded: clients ask again, and whoever waits too
-    /// long is told why. A list with a silent hole would be taken for the whole.
+    /// Asks all of them, and returns the answers of those that are still led then. An error while one of them loads:
+    /// clients ask again, and a list with a hole would be taken for the whole. What could not be loaded is left out, as
+    /// in Kafka 4.4.0: it may never be there again, and all else is to be seen meanwhile.
     pub(crate) async fn ask_all(&self, request: impl Fn() -> M::Request) -> Result<Vec<M::Reply>, ErrorCode> {
         let mut answers = Vec::new();
         for (partition, mailbox) in self.all_active()? {
@@ -136,10 +136,11 @@ impl<M: Machine> Mailboxes<M> {
 
     fn all_active(&self) -> Result<Vec<(i32, Mailbox<M>)>, ErrorCode> {
         let led = self.led.lock();
-        let is_missing = |mailbox: &Mailbox<M>| mailbox.status() != Status::Active;
-        if !led.expected.is_empty() || led.opened.values().any(is_missing) {
+        let loads = |mailbox: &Mailbox<M>| mailbox.status() == Status::Loading;
+        if !led.expected.is_empty() || led.opened.values().any(loads) {
             return Err(ErrorCode::CoordinatorLoadInProgress);
         }
-        Ok(led.opened.iter().map(|(partition, mailbox)| (*partition, mailbox.clone())).collect())
+        let active = led.opened.iter().filter(|(_, mailbox)| mailbox.status() == Status::Active);
+        Ok(active.map(|(partition, mailbox)| (*partition, mailbox.clone())).collect())
     }
 }

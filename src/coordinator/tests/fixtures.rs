@@ -16,6 +16,7 @@ use klamm_io::SystemClock;
 use klamm_model::{ErrorCode, LeaderEpoch, Uuid};
 use klamm_protocol::decode_versioned;
 use klamm_protocol::messages::describe_groups::{DescribeGroupsRequest, DescribedGroup};
+use klamm_protocol::messages::list_groups::ListGroupsRequest;
 use klamm_protocol::messages::offset_fetch::{
     OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics,
 };
@@ -58,7 +59,12 @@ async fn loaded(version: &str) -> GroupCoordinator {
     for (number, content) in partitions(version) {
         coordinator.open(number, LeaderEpoch(0), MemoryLog::holding(content));
     }
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    let loading = ErrorCode::CoordinatorLoadInProgress.code();
+    while coordinator.list_groups(&Client::default(), ListGroupsRequest::default()).await.error_code
+        == loading
+    {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
     coordinator
 }
 

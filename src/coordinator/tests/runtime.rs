@@ -193,12 +193,16 @@ async fn whoever_waits_when_leadership_is_lost_is_told_to_look_elsewhere() {
 }
 
 /// A coordinator that serves a log it cannot read tells every consumer to begin anew, and one that serves a record
-/// with a bit that flipped sends it to where it never was. Nor may a list leave the groups out without a word.
+/// with a bit that flipped sends it to where it never was. All others are served and listed, as by Kafka 4.4.0: the log may
+/// be damaged for good.
 #[tokio::test]
 async fn a_log_that_is_damaged_is_not_served() {
     let log = MemoryLog::new();
     let before = serving(settings(), &log).await;
     assert_eq!(codes(&before.offset_commit(&client(9), commit_of("g", "t", 0..1, 5)).await), [0]);
+    let other = MemoryLog::new();
+    let before = serving(settings(), &other).await;
+    assert_eq!(codes(&before.offset_commit(&client(9), commit_of("h", "t", 0..1, 5)).await), [0]);
     let length = log.content().len();
     // The record's length, behind the head of the batch; and the last byte of the offset, which then is 4.
     for (position, flipped) in [(61, 0xff), (length - 32, 1)] {
@@ -207,10 +211,14 @@ async fn a_log_that_is_damaged_is_not_served() {
         let damaged = MemoryLog::holding(content.into());
         let after = coordinator(settings());
         after.open(0, LeaderEpoch(0), damaged.clone());
-        await_reads(&damaged, 1).await;
+        after.open(1, LeaderEpoch(0), MemoryLog::holding(other.content()));
         let loading = ErrorCode::CoordinatorLoadInProgress.code();
-        assert_eq!(committed(&after, "g", "t").await, Err(loading));
         assert_eq!(after.list_groups(&client(4), ListGroupsRequest::default()).await.error_code, loading);
+        await_reads(&damaged, 1).await;
+        assert_eq!(committed(&after, "g", "t").await, Err(loading));
+        let listed = after.list_groups(&client(4), ListGroupsRequest::default()).await;
+        let groups: Vec<_> = listed.groups.iter().map(|group| &*group.group_id).collect();
+        assert_eq!((listed.error_code, groups), (0, vec!["h"]));
     }
 }
 

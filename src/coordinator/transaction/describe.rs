@@ -13,7 +13,7 @@ const UNKNOWN: &str = "Unknown";
 
 impl TransactionShard {
     pub(super) fn describe(&self, transactional_id: String) -> TransactionState {
-        if self.unreadable.contains(&*transactional_id) {
+        if self.unreadable.contains(&transactional_id) {
             return TransactionState {
                 transactional_id,
                 transaction_state: UNKNOWN.to_owned(),
@@ -59,7 +59,7 @@ impl TransactionShard {
         // Of these nothing but the name is known.
         let is_unreadable_asked =
             filter.states.is_empty() && filter.producer_ids.is_empty() && filter.longer_than_ms < 0;
-        let unreadable = self.unreadable.iter().filter(|_| is_unreadable_asked);
+        let unreadable = self.unreadable.ids().filter(|_| is_unreadable_asked);
         let unreadable = unreadable.map(|id| list_transactions::TransactionState {
             transactional_id: id.to_string(),
             producer_id: ProducerId::NONE.0,

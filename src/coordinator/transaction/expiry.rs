@@ -37,6 +37,10 @@ impl TransactionShard {
                 effects.writes.push(Write::plain(vec![record], Then::Nothing));
             }
         }
+        for id in self.unreadable.written_before(now.wall_ms.saturating_sub(expiration_ms)) {
+            let record = TransactionRecord { transactional_id: id.clone(), value: None };
+            effects.writes.push(Write::plain(vec![record], Then::Nothing));
+        }
         self.set_expiry_timer(now);
         effects
     }

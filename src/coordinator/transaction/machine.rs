@@ -37,16 +37,16 @@ impl Machine for TransactionShard {
                 tracing::warn!(offset, %error, "a record of __transaction_state is ignored");
             }
             Err(error) => {
-                // Written by something newer, or damaged. The id is not served, so that nothing is written
-                // over what cannot be read.
                 tracing::error!(offset, %error, "a transaction's record cannot be read: its id is not served \
-                     until a newer record of it is found");
+                     until transaction.max.timeout.ms after the record was written; a producer that comes then gets \
+                     another producer id, and the transactions of the old one, if it had any open, have to be looked \
+                     for with kafka-transactions find-hanging");
                 if let RecordError::Value { transactional_id, .. }
                 | RecordError::State { transactional_id, .. } = error
                 {
                     let id: Arc<str> = transactional_id.into();
                     self.transactions.remove(&id);
-                    self.unreadable.insert(id);
+                    self.unreadable.insert(id, origin.written_ms);
                 }
             }
         }

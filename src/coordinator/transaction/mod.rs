@@ -14,14 +14,16 @@ mod machine;
 mod message;
 pub mod record;
 mod state;
+mod unreadable;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use klamm_model::ErrorCode;
 
 use crate::deadlines::Deadlines;
 use crate::settings::TransactionSettings;
+use unreadable::UnreadableRecords;
 
 pub use message::{
     Effects, End, Filter, Init, Now, Partitions, Producer, Reply, Request, Then, Ticket, Write, WriteMarkers,
@@ -45,8 +47,7 @@ pub struct TransactionShard {
     settings: Arc<TransactionSettings>,
     coordinator_epoch: i32,
     transactions: BTreeMap<Arc<str>, Transaction>,
-    /// Ids whose newest record cannot be read. They are not served, so that nothing is written over it.
-    unreadable: BTreeSet<Arc<str>>,
+    unreadable: UnreadableRecords,
     deadlines: Deadlines<Timer>,
 }
 
@@ -58,7 +59,7 @@ impl TransactionShard {
             settings,
             coordinator_epoch,
             transactions: BTreeMap::new(),
-            unreadable: BTreeSet::new(),
+            unreadable: UnreadableRecords::default(),
             deadlines: Deadlines::default(),
         }
     }
@@ -77,6 +78,7 @@ impl TransactionShard {
     pub fn finish_loading(&mut self, now: Now) -> Effects {
         self.set_abort_timer(now);
         self.set_expiry_timer(now);
+        self.unreadable.start(now);
         let ending = self.transactions.iter().filter(|(_, transaction)| transaction.state.is_ending());
         let mut effects = Effects::default();
         for (id, transaction) in ending {
@@ -87,8 +89,7 @@ impl TransactionShard {
 
     /// Serves one request.
     pub fn handle(&mut self, now: Now, ticket: Ticket, request: Request) -> Effects {
-        let is_looking = matches!(request, Request::Describe { .. });
-        if !is_looking && request.transactional_id().is_some_and(|id| self.unreadable.contains(id)) {
+        if request.transactional_id().is_some_and(|id| self.is_unreadable_for(now, &request, id)) {
             return Effects::reply(ticket, Reply::Refused(ErrorCode::CoordinatorNotAvailable));
         }
         match request {

@@ -51,6 +51,10 @@ pub(crate) struct Stage {
     shown: Vec<String>,
 }
 
+fn origin(offset: i64, transaction_of: ProducerId) -> Origin {
+    Origin { offset, transaction_of, written_ms: now_at_start().wall_ms }
+}
+
 fn now_at_start() -> Now {
     Now { wall_ms: 1_000_000, monotonic_ms: 0 }
 }
@@ -61,7 +65,7 @@ fn started(settings: &GroupSettings, log: &[Entry], now: Now) -> (GroupShard, Ef
         match entry {
             Entry::End(producer, is_commit) => shard.replay_transaction_end(*producer, *is_commit),
             Entry::Record(transaction_of, key, value) => {
-                let origin = Origin { offset, transaction_of: *transaction_of };
+                let origin = origin(offset, *transaction_of);
                 shard.load(origin, key.clone(), value.clone());
             }
         }
@@ -196,7 +200,7 @@ impl Stage {
                 self.shown.push(format!("{offset}: {}", show::record(&record)));
                 let (key, value) = record.encode().expect("encodes");
                 self.log.push(Entry::Record(ProducerId::NONE, key, value));
-                self.shard.replay(Origin { offset, transaction_of: ProducerId::NONE }, record);
+                self.shard.replay(origin(offset, ProducerId::NONE), record);
             }
             match &mut self.held {
                 Some(held) => held.push(write.then),
@@ -246,7 +250,7 @@ impl Stage {
                         ));
                         let (key, value) = record.encode().expect("encodes");
                         self.log.push(Entry::Record(producer(), key, value));
-                        self.shard.replay(Origin { offset, transaction_of: producer() }, record);
+                        self.shard.replay(origin(offset, producer()), record);
                     }
                 }
             }
@@ -272,14 +276,14 @@ impl Stage {
                 let offset = self.log.len() as i64;
                 let transaction_of = ProducerId(words.number("of", ProducerId::NONE.0));
                 self.log.push(Entry::Record(transaction_of, key.clone(), value.clone()));
-                self.shard.load(Origin { offset, transaction_of }, key, value);
+                self.shard.load(origin(offset, transaction_of), key, value);
             }
             "tombstone" => {
                 let record = GroupRecord::Group { group: plain[1].into(), value: None };
                 let (key, value) = record.encode().expect("encodes");
                 self.log.push(Entry::Record(ProducerId::NONE, key, value));
                 let offset = self.log.len() as i64 - 1;
-                self.shard.replay(Origin { offset, transaction_of: ProducerId::NONE }, record);
+                self.shard.replay(origin(offset, ProducerId::NONE), record);
             }
             _ => {
                 let group = plain[1];
@@ -290,7 +294,7 @@ impl Stage {
                 let record =
                     GroupRecord::decode(&key, value.clone(), offset).expect("a record").expect("one");
                 self.log.push(Entry::Record(ProducerId::NONE, key.into(), value));
-                self.shard.replay(Origin { offset, transaction_of: ProducerId::NONE }, record);
+                self.shard.replay(origin(offset, ProducerId::NONE), record);
             }
         }
     }

@@ -12,16 +12,19 @@ use klamm_coordinator::transaction::{
     Effects, End, Filter, Init, Now, Partitions, Producer, Reply, Request, State, Then, Ticket, Transaction,
     TransactionRecord, TransactionShard, TransactionVersion, WriteMarkers,
 };
-use klamm_model::{ErrorCode, ProducerEpoch, ProducerId};
+use klamm_model::{ErrorCode, ProducerEpoch, ProducerId, TimestampMs};
 
 use klamm_testing::Play;
 
 use crate::script::Words;
 
+/// Key, value, and when it was written.
+type StoredRecord = (Bytes, Option<Bytes>, TimestampMs);
+
 pub(crate) struct Stage {
     settings: TransactionSettings,
     shard: TransactionShard,
-    log: Vec<(Bytes, Option<Bytes>)>,
+    log: Vec<StoredRecord>,
     now: Now,
     next_ticket: u64,
     next_producer_id: i64,
@@ -36,12 +39,14 @@ pub(crate) struct Stage {
 }
 
 /// Where records stand, and whose they are, does not matter to transactions.
-const ORIGIN: Origin = Origin { offset: 0, transaction_of: ProducerId::NONE };
+fn origin(written_ms: TimestampMs) -> Origin {
+    Origin { offset: 0, transaction_of: ProducerId::NONE, written_ms }
+}
 
-fn started(settings: &TransactionSettings, log: &[(Bytes, Option<Bytes>)], epoch: i32) -> TransactionShard {
+fn started(settings: &TransactionSettings, log: &[StoredRecord], epoch: i32) -> TransactionShard {
     let mut shard = TransactionShard::new(Arc::new(settings.clone()), epoch);
-    for (key, value) in log {
-        shard.load(ORIGIN, key.clone(), value.clone());
+    for (key, value, written_ms) in log {
+        shard.load(origin(*written_ms), key.clone(), value.clone());
     }
     shard
 }
@@ -75,7 +80,7 @@ impl Play for Stage {
     /// - `end ID P commit|abort [v=2]`, `written ID P` all markers are written
     /// - `describe ID`, `list [states=S,S] [ids=N,N] [longer=MS]`
     /// - `found ID P STATE [TOPIC-P…] [previous=N] [next=N] [timeout=MS] [start=MS] [updated=MS] [v=N]` and
-    ///   `tombstone ID`: as found in the log; `unreadable ID` a record that cannot be read
+    ///   `tombstone ID`: as found in the log; `unreadable ID [written=MS]` a record that cannot be read
     /// - `wait MS` time passes; `hold` nothing is committed until `commit-log` or `lose CODE`; `fail CODE`
     ///   appends fail until `heal`; `restart` the next coordinator loads the log
     fn run(&mut self, line: &str) -> Vec<String> {
@@ -90,7 +95,7 @@ impl Play for Stage {
             "heal" => self.fails = None,
             "restart" => self.restart(self.coordinator_epoch + 1),
             "found" | "tombstone" => self.find(&words),
-            "unreadable" => self.find_unreadable(words.plain[1]),
+            "unreadable" => self.find_unreadable(&words),
             _ => self.ask(request(&words)),
         }
         self.check_restart();
@@ -103,6 +108,7 @@ impl Stage {
         for (key, value) in &words.named {
             let value: i32 = value.parse().expect("a number");
             match *key {
+                "transaction_max_timeout_ms" => self.settings.max_timeout_ms = value,
                 "transactional_id_expiration_ms" => self.settings.transactional_id_expiration_ms = value,
                 "remove_expired_interval_ms" => {
                     self.settings.remove_expired_transaction_cleanup_interval_ms = value;
@@ -116,13 +122,14 @@ impl Stage {
         self.restart(0);
     }
 
-    fn find_unreadable(&mut self, id: &str) {
-        let record = TransactionRecord { transactional_id: id.into(), value: None };
+    fn find_unreadable(&mut self, words: &Words<'_>) {
+        let record = TransactionRecord { transactional_id: words.plain[1].into(), value: None };
         let (key, _) = record.encode().expect("encodes");
         // A version that no Kafka writes.
         let value = Some(Bytes::from_static(b"\x00\x63rubbish"));
-        self.log.push((key.clone(), value.clone()));
-        self.shard.load(ORIGIN, key, value);
+        let written_ms = words.number("written", self.now.wall_ms);
+        self.log.push((key.clone(), value.clone(), written_ms));
+        self.shard.load(origin(written_ms), key, value);
     }
 
     fn restart(&mut self, coordinator_epoch: i32) {
@@ -193,7 +200,8 @@ impl Stage {
             }
             for record in write.records {
                 self.shown.push(format!("{}: {}", self.log.len(), show_record(&record)));
-                self.log.push(record.encode().expect("encodes"));
+                let (key, value) = record.encode().expect("encodes");
+                self.log.push((key, value, self.now.wall_ms));
                 self.shard.replay(record);
             }
             match &mut self.held {
@@ -244,7 +252,8 @@ impl Stage {
             }
         });
         let record = TransactionRecord { transactional_id: words.plain[1].into(), value };
-        self.log.push(record.encode().expect("encodes"));
+        let (key, value) = record.encode().expect("encodes");
+        self.log.push((key, value, self.now.wall_ms));
         self.shard.replay(record);
     }
 }
