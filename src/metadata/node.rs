@@ -23,6 +23,7 @@ mod sessions;
 mod settings;
 mod start;
 mod succession;
+mod tool_file;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

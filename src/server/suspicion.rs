@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use klamm_io::Network;
 use klamm_model::NodeId;
+use parking_lot::Mutex;
 use tokio::task::JoinSet;
 
 use crate::context::Context;
@@ -38,6 +39,9 @@ const LOOK_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long a node is let alone after a look. Those who try to reach it tell of it again and again.
 const PAUSE: Duration = Duration::from_millis(300);
 
+/// After how long it is told again that the controller is dead, where nobody takes its place.
+const TELL_EVERY: Duration = Duration::from_secs(30);
+
 /// How long the controller may take to fence a node; who is told of it is told again by the session's time-out.
 const FENCE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -49,6 +53,7 @@ pub(crate) async fn watch(
     mut stop: Stop,
 ) {
     let (mut looks, mut suspects) = (JoinSet::new(), BTreeSet::new());
+    let told = Arc::new(Told::default());
     loop {
         let addresses = tokio::select! {
             biased;
@@ -68,9 +73,9 @@ pub(crate) async fn watch(
             }
             context.metadata.connection_lost(node);
             if suspects.insert(node) {
-                let (context, network) = (context.clone(), network.clone());
+                let (context, network, told) = (context.clone(), network.clone(), told.clone());
                 looks.spawn(async move {
-                    look(&context, &*network, node, &address).await;
+                    look(&context, &*network, &told, node, &address).await;
                     tokio::time::sleep(PAUSE).await;
                     node
                 });
@@ -79,8 +84,27 @@ pub(crate) async fn watch(
     }
 }
 
+/// Of which controller it was told last that it is dead: its number, the epoch of its registration, when. Those who miss
+/// it try to reach it several times a second, for as long as no other takes its place.
+#[derive(Default)]
+struct Told(Mutex<Option<(NodeId, Option<i64>, Duration)>>);
+
+impl Told {
+    /// Whether this is news.
+    fn is_news(&self, node: NodeId, registration: Option<i64>, now: Duration) -> bool {
+        let mut last = self.0.lock();
+        let is_known = last.is_some_and(|(known, epoch, at)| {
+            (known, epoch) == (node, registration) && now.saturating_sub(at) < TELL_EVERY
+        });
+        if !is_known {
+            *last = Some((node, registration, now));
+        }
+        !is_known
+    }
+}
+
 /// Looks whether a node is dead, and acts if it is.
-async fn look(context: &Context, network: &dyn Network, node: NodeId, address: &Address) {
+async fn look(context: &Context, network: &dyn Network, told: &Told, node: NodeId, address: &Address) {
     // The registration that is ended is the one of before the look: the node may be back by then.
     let registration = context.image().brokers.get(&node).map(|broker| broker.epoch);
     let mut refusals = 0;
@@ -91,7 +115,7 @@ async fn look(context: &Context, network: &dyn Network, node: NodeId, address: &
         }
         refusals = if is_refused(network, address).await { refusals + 1 } else { 0 };
         if refusals == REFUSALS {
-            return bury(context, node, registration).await;
+            return bury(context, told, node, registration).await;
         }
     }
     tracing::debug!("node {node} has ended a connection and lives");
@@ -111,9 +135,11 @@ async fn is_refused(network: &dyn Network, (host, port): &Address) -> bool {
     matches!(tokio::time::timeout(LOOK_TIMEOUT, refused).await, Ok(Some(())))
 }
 
-async fn bury(context: &Context, node: NodeId, registration: Option<i64>) {
+async fn bury(context: &Context, told: &Told, node: NodeId, registration: Option<i64>) {
     if context.image().controller == Some(node) {
-        tracing::warn!("node {node}, the controller, has died: its port refuses connections");
+        if told.is_news(node, registration, context.clock.monotonic()) {
+            tracing::warn!("node {node}, the controller, has died: its port refuses connections");
+        }
         context.metadata.leader_died(node);
     }
     let image = context.image();
@@ -124,5 +150,25 @@ async fn bury(context: &Context, node: NodeId, registration: Option<i64>) {
         if let Err(error) = fenced {
             tracing::warn!("broker {node} could not be fenced yet: {error}");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A quorum that lost its only voter filled the others' logs with three lines a second.
+    #[test]
+    fn a_dead_controller_is_told_of_once_until_it_was_back() {
+        let (told, second) = (Told::default(), Duration::from_secs(1));
+        let is_news =
+            |node, registration, seconds| told.is_news(NodeId(node), registration, second * seconds);
+        assert!(is_news(1, Some(7), 0));
+        assert!(!is_news(1, Some(7), 1));
+        assert!(is_news(1, Some(8), 2), "it was back");
+        assert!(is_news(2, Some(3), 3));
+        assert!(is_news(1, Some(8), 4), "it led again");
+        assert!(!is_news(1, Some(8), 33));
+        assert!(is_news(1, Some(8), 34), "a reminder");
     }
 }

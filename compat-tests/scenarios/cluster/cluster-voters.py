@@ -27,15 +27,13 @@ def are(*wanted):
 
 
 def properties_of_third():
-    """Settings of node 3 from which the tool takes what it adds. It does not know Klamm's version of the file with the directory's id."""
-    folder = WORK / "tool"
-    folder.mkdir(exist_ok=True)
-    meta = (pathlib.Path(os.environ["BROKER_DIR"]).parent / "3/data/meta.properties").read_text()
-    (folder / "meta.properties").write_text(re.sub("(?m)^version=.*", "version=1", meta))
+    """Settings of node 3 from which the tool takes what it adds."""
+    data = pathlib.Path(os.environ["BROKER_DIR"]).parent / "3/data"
     port = int(BOOTSTRAP.split(",")[2].rsplit(":", 1)[1])
     file = WORK / "controller.properties"
     file.write_text(f"node.id=3\nprocess.roles=broker,controller\nlisteners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{port + 1}\n"
-                    f"controller.listener.names=CONTROLLER\ncontroller.quorum.bootstrap.servers={CONTROLLERS}\nlog.dirs={folder}\n")
+                    f"controller.listener.names=CONTROLLER\ncontroller.quorum.bootstrap.servers={CONTROLLERS}\nlog.dirs={data}\n"
+                    + f"metadata.log.dir={data}/klamm-metadata\n" * KLAMM)
     return file
 
 

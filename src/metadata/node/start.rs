@@ -21,6 +21,7 @@ use super::orders::Order;
 use super::serving::Running;
 use super::sessions::Sessions;
 use super::settings::{Identity, Settings, StartError};
+use super::tool_file;
 use super::{Addresses, MetadataNode};
 use crate::image::Image;
 use crate::quorum::disk_thread::DiskThread;
@@ -260,6 +261,7 @@ impl Work {
             let members = BTreeMap::from([(own, node_of(&settings.address))]);
             form_alone(&*settings.disk, &settings.dir, own, members, None).map_err(storage)?;
         }
+        tool_file::keep(&settings, &cluster_id).map_err(storage)?;
         let (disk, dir, raised) = (&settings.disk, &settings.dir, settings.quorum.versions_raised);
         let log = LogStore::open(disk, &disk_thread, dir, raised).map_err(storage)?;
         let machine = StateMachine::open(disk, &disk_thread, dir, &cluster_id, published.clone(), raised)

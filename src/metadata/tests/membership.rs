@@ -14,7 +14,7 @@ use klamm_io::{Clock, Disk, SystemClock};
 use klamm_metadata::{
     InitialVoters, MetadataNode, QuorumState, ReplicaKey, VoterChange, VoterChangeError, format,
 };
-use klamm_model::NodeId;
+use klamm_model::{NodeId, Uuid};
 use klamm_testing::SeededRandom;
 
 use wires::{
@@ -197,6 +197,11 @@ async fn voters_are_added_and_removed_by_commands() {
     nodes.push(reader.start());
     let state = described(&nodes, "an observer", |state| state.observers.len() == 1).await;
     assert_eq!((state.voters.len(), state.observers[0].key), (3, key(4, 4)));
+    // Kafka's tool reads here whom it is to add.
+    let file = reader.disk.read("/klamm-metadata/meta.properties".as_ref()).unwrap();
+    let cluster_id = nodes[0].image().cluster_id.clone();
+    let wanted = format!("\nversion=1\ncluster.id={cluster_id}\nnode.id=4\ndirectory.id={}\n", Uuid([4; 16]));
+    assert!(String::from_utf8(file).unwrap().ends_with(&wanted));
     // On a busy machine the leadership may move at any time.
     let change = async |change: VoterChange| {
         for _ in 0..100 {
