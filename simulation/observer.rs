@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use klamm_metadata::Image;
 use klamm_model::{LeaderEpoch, NodeId, Offset, TopicId};
@@ -28,9 +29,24 @@ pub(crate) struct Counts {
 /// A partition as committed metadata has it: its epoch decides who leads and who is in sync.
 type Decided = (Option<NodeId>, LeaderEpoch, Vec<NodeId>);
 
+/// A high watermark that rose while too few were in sync, as the leader's image had it. The answer that has added a
+/// member may reach the leader before its image has it.
+struct Rise {
+    at: Duration,
+    node: i32,
+    place: Place,
+    partition_epoch: i32,
+    from: Offset,
+    to: Offset,
+}
+
+/// How long a change may take into an image.
+const INTO_IMAGES_MAX: Duration = Duration::from_secs(2);
+
 /// Sees every image of every node, or nearly so.
-#[derive(Default)]
 pub(crate) struct Observer {
+    /// `min.insync.replicas` of all topics.
+    min_in_sync: usize,
     pub(crate) counts: Counts,
     pub(crate) violations: Vec<Violation>,
     leaders: BTreeMap<(Place, LeaderEpoch), NodeId>,
@@ -40,15 +56,35 @@ pub(crate) struct Observer {
     /// The last image of each node.
     images: BTreeMap<i32, Arc<Image>>,
     ends: BTreeMap<(i32, Place), Offset>,
+    /// What a leader had when it was looked at last: the partition's epoch, and the high watermark.
+    led: BTreeMap<(i32, Place), (i32, Offset)>,
+    rises: Vec<Rise>,
 }
 
 impl Observer {
+    pub(crate) fn new(min_in_sync: usize) -> Observer {
+        Observer {
+            min_in_sync,
+            counts: Counts::default(),
+            violations: Vec::new(),
+            leaders: BTreeMap::new(),
+            decided: BTreeMap::new(),
+            newest: BTreeMap::new(),
+            controller: None,
+            images: BTreeMap::new(),
+            ends: BTreeMap::new(),
+            led: BTreeMap::new(),
+            rises: Vec::new(),
+        }
+    }
+
     /// Looks at all nodes.
     pub(crate) fn look(&mut self, world: &World) {
         for node in &world.nodes {
             let Some(view) = node.view() else {
                 self.images.remove(&node.id);
                 self.ends.retain(|(id, _), _| *id != node.id);
+                self.led.retain(|(id, _), _| *id != node.id);
                 continue;
             };
             let image = view.image();
@@ -57,6 +93,47 @@ impl Observer {
                 self.images.insert(node.id, image);
             }
             self.see_replicas(node.id, &view);
+            self.see_rises(node.id, &view, world.now());
+        }
+        self.judge_rises(world.now());
+    }
+
+    /// Notes high watermarks that rise where too few are in sync.
+    fn see_rises(&mut self, node: i32, view: &NodeView, at: Duration) {
+        let image = view.image();
+        for replica in view.replicas().into_iter().filter(|replica| replica.is_leader()) {
+            let (topic, partition) = (replica.topic_id(), replica.topic_partition().partition);
+            let Some(state) = image.topic(topic).and_then(|topic| topic.partition(partition)) else {
+                continue;
+            };
+            let place = Place { topic, partition };
+            let (to, partition_epoch) = (replica.offsets().high_watermark, state.partition_epoch);
+            let before = self.led.insert((node, place), (partition_epoch, to));
+            let min = self.min_in_sync.min(state.replicas.len());
+            match before {
+                Some((epoch, from)) if epoch == partition_epoch && from < to && state.isr.len() < min => {
+                    self.rises.push(Rise { at, node, place, partition_epoch, from, to });
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Those whose partition has not changed since are broken promises.
+    fn judge_rises(&mut self, now: Duration) {
+        let (due, later): (Vec<Rise>, Vec<Rise>) =
+            self.rises.drain(..).partition(|rise| now - rise.at >= INTO_IMAGES_MAX);
+        self.rises = later;
+        for Rise { at, node, place, partition_epoch, from, to } in due {
+            let newest = self.newest.get(&place);
+            if let Some((_, decided)) = newest.filter(|(newest, _)| *newest == partition_epoch) {
+                let isr = &decided.2;
+                let text = format!(
+                    "node {node} at {at:?}: the high watermark of {place:?} went from {from} to {to} while {isr:?} \
+                     were in sync"
+                );
+                self.violations.push(Violation { check: Check::BelowMinIsr, text });
+            }
         }
     }
 
@@ -72,6 +149,11 @@ impl Observer {
                 isr.sort();
                 let decided: Decided = (partition.leader, partition.leader_epoch, isr);
                 if let Some(leader) = partition.leader {
+                    if image.brokers.get(&leader).is_none_or(|broker| broker.fenced) {
+                        let text =
+                            format!("{place:?} is led by {leader}, which is fenced, as node {node} has it");
+                        self.violations.push(Violation { check: Check::FencedLeader, text });
+                    }
                     self.see_leader(place, partition.leader_epoch, leader, node);
                 }
                 self.see_decision(place, partition.partition_epoch, decided, node);

@@ -77,7 +77,7 @@ pub(crate) fn run(plan: &Plan, trace: &Trace) -> Report {
         let brokers = world.nodes.iter().map(|node| SocketAddr::new(node.address, BROKER_PORT)).collect();
         let surroundings = Surroundings::new(Recorder::default(), Arc::new(clock), brokers);
         let troublemaker = Troublemaker::new(random.fork(), Duration::ZERO);
-        let observer = Observer::default();
+        let observer = Observer::new(min_in_sync(plan.nodes));
         let mut running =
             Running { world, observer, troublemaker, surroundings, random, violations: Vec::new() };
         running.run(plan)
@@ -309,10 +309,15 @@ fn log_bytes(disk: &dyn Disk, folder: &Path) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
+/// `min.insync.replicas` of all topics.
+fn min_in_sync(nodes: i32) -> usize {
+    if nodes >= 3 { 2 } else { 1 }
+}
+
 /// The topics of a run, and whether they last.
 fn topics(nodes: i32) -> Vec<(NewTopic, bool)> {
     let replicas = nodes.min(3) as i16;
-    let min_in_sync = if nodes >= 3 { 2 } else { 1 };
+    let min_in_sync = min_in_sync(nodes);
     let topic =
         |name: &str, partitions| NewTopic { name: name.to_owned(), partitions, replicas, min_in_sync };
     vec![(topic("lasting", 2), true), (topic("fleeting", 1), false)]

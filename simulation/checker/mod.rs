@@ -47,6 +47,10 @@ pub(crate) enum Check {
     OutOfRange,
     /// Two nodes led a partition in one epoch (14).
     TwoLeaders,
+    /// A high watermark rose while fewer replicas were in sync than `min.insync.replicas` asks (13).
+    BelowMinIsr,
+    /// A broker that is fenced leads (12).
+    FencedLeader,
     /// Committed metadata differs between nodes (14).
     ImagesDiffer,
     /// Replicas that are in sync hold different bytes (2, 11).
