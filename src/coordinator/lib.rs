@@ -15,6 +15,7 @@ mod coordinator;
 mod deadlines;
 pub mod group;
 pub mod machine;
+mod planted;
 pub mod runtime;
 mod settings;
 pub mod transaction;
@@ -22,6 +23,8 @@ mod transaction_coordinator;
 
 pub use api::{Question, Repeats};
 pub use coordinator::{Client, GroupCoordinator, GroupEnvironment};
+#[cfg(debug_assertions)]
+pub use planted::{PlantedBug, plant};
 pub use settings::{GroupSettings, TransactionSettings};
 pub use transaction_coordinator::{TransactionCoordinator, TransactionEnvironment};
 

@@ -16,6 +16,10 @@ klamm_storage::planted_bugs! {
     JoinBeforeCaughtUp,
     KeepDiverging,
     BeginAtLogEnd,
+    ForgetOpenTransactions,
+    ForgetAbortedTransactions,
+    SkipVerification,
+    AcceptEarlierMarker,
 }
 
 /// Whether a mistake is planted: `planted!(SkipEpochCheck)`.

@@ -123,6 +123,7 @@ impl Partition {
         let aborted = match (&slice, read_committed) {
             (_, false) => None,
             (None, true) => Some(Vec::new()),
+            (Some(_), true) if planted!(ForgetAbortedTransactions) => Some(Vec::new()),
             (Some(_), true) => Some(self.with_log(|log| log.aborted_transactions(from, below))?),
         };
         Ok(PartitionRead { slice, offsets, aborted, diverging: None })

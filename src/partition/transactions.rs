@@ -10,6 +10,7 @@ use klamm_records::{AppendRules, BatchHeader, validate_for_append};
 use klamm_storage::ProducerState;
 
 use crate::append::{AppendError, AppendOptions, Appended};
+use crate::planted::planted;
 use crate::verifications::VerificationGuard;
 use crate::{Partition, Role};
 
@@ -154,7 +155,7 @@ impl Partition {
         guard: Option<&VerificationGuard>,
     ) -> Result<(), AppendError> {
         let producer = batch.producer_id;
-        if is_open(known, batch.producer_epoch) {
+        if is_open(known, batch.producer_epoch) || planted!(SkipVerification) {
             return Ok(());
         }
         let verifications = self.verifications.lock();
@@ -194,6 +195,9 @@ fn check_marker(marker: &TransactionMarker, known: &ProducerState) -> Result<boo
         found: marker.producer_epoch,
         current: known.epoch,
     };
+    if planted!(AcceptEarlierMarker) {
+        return Ok(true);
+    }
     if marker.producer_epoch < known.epoch {
         return Err(fenced);
     }

@@ -56,7 +56,10 @@ impl Watermarks {
         let log_end = log.log_end_offset();
         let log_start = log.log_start_offset();
         let high_watermark = self.high_watermark.max(log_start);
-        let last_stable = log.last_stable_offset(high_watermark).clamp(log_start, high_watermark);
+        let last_stable = match planted!(ForgetOpenTransactions) {
+            true => high_watermark,
+            false => log.last_stable_offset(high_watermark).clamp(log_start, high_watermark),
+        };
         PartitionOffsets { log_start, last_stable, high_watermark, log_end }
     }
 }

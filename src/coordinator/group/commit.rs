@@ -20,6 +20,7 @@ use super::record::GroupRecord;
 use super::unreadable::RecordKey;
 use super::{GroupShard, Turn};
 use crate::machine::Form;
+use crate::planted::planted;
 
 /// The first version whose clients know GROUP_ID_NOT_FOUND as an answer (KIP-848).
 const FIRST_VERSION_WITH_GROUP_NOT_FOUND: i16 = 9;
@@ -229,6 +230,9 @@ fn check(mut turn: Turn<'_>, group: &Group, request: &OffsetCommitRequest) -> Re
     }
     if generation < 0 && request.member_id.is_empty() && instance_id.is_none() {
         return Err(ErrorCode::UnknownMemberId);
+    }
+    if planted!(AcceptOldGeneration) {
+        return Ok(());
     }
     group.check_member(&request.member_id, instance_id)?;
     if generation != group.generation {

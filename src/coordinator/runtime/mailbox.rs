@@ -15,6 +15,7 @@ use super::batch::{Encoded, EncodedWrite, Pending, build};
 use super::load::{LoadError, Loaded, load_some};
 use super::log::{CoordinatorLog, LogFault};
 use crate::machine::{Effects, Form, Host, Machine, Now, Origin, Ticket, Write};
+use crate::planted::planted;
 
 /// How far a mailbox is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -194,6 +195,10 @@ impl<M: Machine> Worker<M> {
         let mut loaded = Loaded::default();
         let mut next = self.means.log.start_offset();
         while next < self.means.log.end_offset() {
+            if planted!(LoadHalf) && next > self.means.log.end_offset() / 2 {
+                next = self.means.log.end_offset();
+                break;
+            }
             next = load_some(&*self.means.log, &mut self.machine, next, bytes_max, &mut loaded)?;
             if self.receiver.is_closed() {
                 return Ok(false);
@@ -422,8 +427,8 @@ impl<M: Machine> Worker<M> {
         let now = self.now();
         while let Some(front) = self.uncommitted.front() {
             let outcome = match self.means.log.is_committed(front.below) {
-                Ok(false) => break,
-                Ok(true) => Ok(()),
+                Ok(false) if !planted!(ReplyBeforeCommitted) => break,
+                Ok(_) => Ok(()),
                 Err(fault) => Err(fault.code()),
             };
             if let Some(front) = self.uncommitted.pop_front() {

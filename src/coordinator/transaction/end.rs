@@ -7,6 +7,7 @@ use klamm_model::{ErrorCode, ProducerEpoch, ProducerId};
 use super::message::{Effects, End, Now, Partitions, Producer, Reply, Then, Ticket, WriteMarkers};
 use super::state::{State, Transaction, TransactionVersion};
 use super::{Timer, TransactionShard};
+use crate::planted::planted;
 
 /// How long it is waited before a decision that was not committed in time is looked at again.
 const PREPARED_PAUSE_MS: u64 = 1_000;
@@ -127,7 +128,7 @@ impl TransactionShard {
             coordinator_epoch: self.coordinator_epoch,
             is_commit: transaction.state == State::PrepareCommit,
             version: transaction.version,
-            partitions: transaction.partitions.clone(),
+            partitions: marked(&transaction.partitions),
         }));
         effects
     }
@@ -181,6 +182,17 @@ impl TransactionShard {
 /// Sends the markers out as soon as the decision, which stands in the log, is committed.
 pub(super) fn await_decision(id: &Arc<str>, transaction: &Transaction) -> Effects {
     Effects::write(Vec::new(), Then::Prepared { producer: producer_of(id, transaction), reply: None })
+}
+
+/// Where the markers of a transaction go.
+fn marked(partitions: &Partitions) -> Partitions {
+    let mut marked = partitions.clone();
+    if planted!(ForgetMarker)
+        && let Some(mut last) = marked.last_entry()
+    {
+        last.get_mut().pop_last();
+    }
+    marked
 }
 
 /// The producer as the markers of the transaction that is being ended name it.

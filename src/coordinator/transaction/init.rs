@@ -5,6 +5,7 @@ use klamm_model::{ErrorCode, ProducerEpoch, ProducerId};
 use super::message::{Effects, Init, Now, Reply, Then, Ticket};
 use super::state::{State, Transaction, is_exhausted};
 use super::{Partitions, TransactionShard};
+use crate::planted::planted;
 
 impl TransactionShard {
     pub(super) fn init(&mut self, now: Now, ticket: Ticket, init: Init) -> Effects {
@@ -71,6 +72,7 @@ fn next(known: &Transaction, init: &Init) -> Result<Option<Transaction>, ErrorCo
         }));
     }
     let (producer_epoch, last_producer_epoch) = match has_epoch {
+        None if planted!(KeepProducerEpoch) => (known.producer_epoch, ProducerEpoch::NONE),
         None => (known.next_epoch(), ProducerEpoch::NONE),
         Some(epoch) if epoch == known.producer_epoch => (known.next_epoch(), known.producer_epoch),
         // A log may hold an epoch that no producer may have.
