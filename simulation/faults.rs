@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use klamm_testing::{Failure, Fault, OperationKind, SeededRandom};
 
+use crate::observer::Observer;
 use crate::world::{CLIENT_HOSTS, World, client_address};
 
 /// How often each kind of thing happened.
@@ -14,6 +15,8 @@ pub(crate) struct FaultCounts {
     pub(crate) crashes: u64,
     /// Of these, hosts that lost their power.
     pub(crate) power_losses: u64,
+    /// Times at which several nodes were killed shortly after each other.
+    pub(crate) sieges: u64,
     /// Processes that were asked to stop.
     pub(crate) clean_stops: u64,
     /// Processes that stood still for a while.
@@ -28,78 +31,96 @@ pub(crate) struct FaultCounts {
     pub(crate) slow_disks: u64,
 }
 
-/// Something that ends at a time.
-enum Undo {
+/// Something that is to happen at a time: mostly the end of a fault.
+enum Later {
     Start(usize),
     Continue(usize),
     Heal(IpAddr, IpAddr),
     ClearDisk(usize),
+    Kill(usize),
 }
 
 /// Makes trouble, and ends it again.
 pub(crate) struct Troublemaker {
     random: SeededRandom,
     next: Duration,
-    undo: Vec<(Duration, Undo)>,
+    later: Vec<(Duration, Later)>,
+    /// Whether all replicas were in sync since a host has lost its power.
+    has_recovered: bool,
     pub(crate) counts: FaultCounts,
 }
 
 /// The mean time between two faults.
 const EVERY: Duration = Duration::from_secs(6);
 
+/// When a silent node is fenced at the latest: its session, and what the controller takes for it.
+const FENCED_AFTER: Duration = Duration::from_secs(6);
+
 impl Troublemaker {
     pub(crate) fn new(random: SeededRandom, from: Duration) -> Troublemaker {
-        Troublemaker { random, next: from, undo: Vec::new(), counts: FaultCounts::default() }
+        Troublemaker {
+            random,
+            next: from,
+            later: Vec::new(),
+            has_recovered: true,
+            counts: FaultCounts::default(),
+        }
     }
 
     /// A process has ended by itself: it is started again, as an operator's supervisor does.
     pub(crate) fn restart_later(&mut self, world: &World, index: usize) {
         let at = world.now() + self.millis(100, 5000);
-        self.undo.push((at, Undo::Start(index)));
+        self.later.push((at, Later::Start(index)));
     }
 
-    /// Does what is due. `is_whole` says that all replicas are in sync.
-    pub(crate) fn step(&mut self, world: &mut World, is_whole: impl Fn(&World) -> bool) {
+    /// Does what is due.
+    pub(crate) fn step(&mut self, world: &mut World, observer: &Observer) {
         self.end_due(world);
         if world.now() >= self.next {
             self.next = world.now() + self.millis(1, 2 * EVERY.as_millis() as u64);
-            self.begin(world, is_whole);
+            self.begin(world, observer);
         }
     }
 
     /// Ends what is due to end, and begins nothing.
     pub(crate) fn end_due(&mut self, world: &mut World) {
         let now = world.now();
-        let (due, later): (Vec<_>, Vec<_>) = self.undo.drain(..).partition(|(at, _)| *at <= now);
-        self.undo = later;
-        due.into_iter().for_each(|(_, undo)| self.end(world, undo));
+        let (due, left): (Vec<_>, Vec<_>) = self.later.drain(..).partition(|(at, _)| *at <= now);
+        self.later = left;
+        due.into_iter().for_each(|(_, later)| self.end(world, later));
     }
 
     /// Ends all trouble at once.
     pub(crate) fn end_all(&mut self, world: &mut World) {
-        let all = std::mem::take(&mut self.undo);
-        all.into_iter().for_each(|(_, undo)| self.end(world, undo));
+        let mut all = std::mem::take(&mut self.later);
+        all.retain(|(_, later)| !matches!(later, Later::Kill(_)));
+        all.into_iter().for_each(|(_, later)| self.end(world, later));
         world.network.heal_all();
         world.trace.line("all faults end");
     }
 
-    fn end(&mut self, world: &mut World, undo: Undo) {
-        match undo {
-            Undo::Start(index) => {
+    fn end(&mut self, world: &mut World, later: Later) {
+        match later {
+            Later::Start(index) => {
                 if !world.nodes[index].is_running() {
                     world.trace.line(&format!("node {} starts", index + 1));
                     world.start(index);
                 }
             }
-            Undo::Continue(index) => {
+            Later::Continue(index) => {
                 world.trace.line(&format!("node {} goes on", index + 1));
                 world.nodes[index].set_stopped(false);
             }
-            Undo::Heal(from, to) => {
+            Later::Heal(from, to) => {
                 world.trace.line(&format!("the way from {from} to {to} is open again"));
                 world.network.heal(from, to);
             }
-            Undo::ClearDisk(index) => {
+            Later::Kill(index) => {
+                if world.nodes[index].is_running() && !world.nodes[index].is_stopped() {
+                    self.kill(world, index);
+                }
+            }
+            Later::ClearDisk(index) => {
                 world.trace.line(&format!("the disk of node {} is well again", index + 1));
                 world.nodes[index].disk.clear_faults();
                 world.nodes[index].disk.set_slowness(Duration::ZERO);
@@ -107,12 +128,14 @@ impl Troublemaker {
         }
     }
 
-    fn begin(&mut self, world: &mut World, is_whole: impl Fn(&World) -> bool) {
+    fn begin(&mut self, world: &mut World, observer: &Observer) {
         let index = self.random.below(world.nodes.len() as u64) as usize;
         let is_up = world.nodes[index].is_running() && !world.nodes[index].is_stopped();
-        match self.random.below(12) {
+        self.has_recovered |= observer.what_is_amiss(world).is_none();
+        match self.random.below(13) {
             0..=2 if is_up => self.kill(world, index),
-            3 if is_up && is_whole(world) => self.power_off(world, index),
+            3 if is_up && self.may_lose_power(world, index, observer) => self.power_off(world, index),
+            12 => self.besiege(world, index),
             4 if is_up => self.terminate(world, index),
             5 | 6 if is_up => self.pause(world, index),
             7 => self.cut(world, index),
@@ -130,11 +153,19 @@ impl Troublemaker {
         let World { nodes, network, .. } = world;
         nodes[index].kill(network);
         self.counts.crashes += 1;
-        self.undo.push((world.now() + down, Undo::Start(index)));
+        self.later.push((world.now() + down, Later::Start(index)));
     }
 
-    /// What was not synced is lost. The cluster promises nothing when several replicas lose it, so it happens only
-    /// while all are in sync.
+    /// Kafka's acknowledgements do not wait for the disk, and after an unclean stop nobody knows who has lost something
+    /// (KIP-966). So a host loses its power only if all replicas were in sync since the last one has, and if it leads
+    /// nothing or all replicas are in sync now.
+    fn may_lose_power(&self, world: &World, index: usize, observer: &Observer) -> bool {
+        let kills_follow = self.later.iter().any(|(_, later)| matches!(later, Later::Kill(_)));
+        let is_whole = observer.what_is_amiss(world).is_none();
+        is_whole || (self.has_recovered && !kills_follow && observer.is_spare(world, index))
+    }
+
+    /// What was not synced is lost. Until it is known to be gone nothing else happens, or it could be made a leader.
     fn power_off(&mut self, world: &mut World, index: usize) {
         let down = self.millis(1000, 15_000);
         world.trace.line(&format!("node {} has no power for {down:?}", index + 1));
@@ -142,7 +173,20 @@ impl Troublemaker {
         nodes[index].power_off(network);
         self.counts.crashes += 1;
         self.counts.power_losses += 1;
-        self.undo.push((world.now() + down, Undo::Start(index)));
+        self.has_recovered = false;
+        self.next = self.next.max(world.now() + FENCED_AFTER);
+        self.later.push((world.now() + down, Later::Start(index)));
+    }
+
+    /// Several nodes are killed shortly after each other.
+    fn besiege(&mut self, world: &mut World, first: usize) {
+        let count = world.nodes.len();
+        let mut at = world.now();
+        for turn in 0..2 + self.random.below(count as u64 - 1) as usize {
+            self.later.push((at, Later::Kill((first + turn) % count)));
+            at += self.millis(200, 6000);
+        }
+        self.counts.sieges += 1;
     }
 
     /// It starts again when it has stopped, which the world tells.
@@ -157,7 +201,7 @@ impl Troublemaker {
         world.trace.line(&format!("node {} stands still for {long:?}", index + 1));
         world.nodes[index].set_stopped(true);
         self.counts.pauses += 1;
-        self.undo.push((world.now() + long, Undo::Continue(index)));
+        self.later.push((world.now() + long, Later::Continue(index)));
     }
 
     fn cut(&mut self, world: &mut World, index: usize) {
@@ -199,7 +243,7 @@ impl Troublemaker {
         world.trace.line(&format!("the way from {from} to {to} is cut for {long:?}"));
         world.network.cut(from, to);
         self.counts.cuts += 1;
-        self.undo.push((world.now() + long, Undo::Heal(from, to)));
+        self.later.push((world.now() + long, Later::Heal(from, to)));
     }
 
     fn break_connections(&mut self, world: &mut World, index: usize) {
@@ -221,7 +265,7 @@ impl Troublemaker {
             world.nodes[index].disk.inject(fault);
         }
         self.counts.full_disks += 1;
-        self.undo.push((world.now() + long, Undo::ClearDisk(index)));
+        self.later.push((world.now() + long, Later::ClearDisk(index)));
     }
 
     fn slow_disk(&mut self, world: &mut World, index: usize) {
@@ -229,7 +273,7 @@ impl Troublemaker {
         world.trace.line(&format!("the disk of node {} takes {slowness:?} a call for {long:?}", index + 1));
         world.nodes[index].disk.set_slowness(slowness);
         self.counts.slow_disks += 1;
-        self.undo.push((world.now() + long, Undo::ClearDisk(index)));
+        self.later.push((world.now() + long, Later::ClearDisk(index)));
     }
 
     fn millis(&self, least: u64, most: u64) -> Duration {

@@ -36,12 +36,17 @@ pub(crate) fn all() -> Vec<Mistake> {
             place: "metadata",
             plant: Box::new(|is_made| klamm_metadata::plant(is_made.then_some(*bug))),
         });
+        let coordinator = klamm_coordinator::PlantedBug::ALL.iter().map(|bug| Mistake {
+            name: format!("{bug:?}"),
+            place: "coordinator",
+            plant: Box::new(|is_made| klamm_coordinator::plant(is_made.then_some(*bug))),
+        });
         let server = klamm_server::PlantedBug::ALL.iter().map(|bug| Mistake {
             name: format!("{bug:?}"),
             place: "server",
             plant: Box::new(|is_made| klamm_server::plant(is_made.then_some(*bug))),
         });
-        partition.chain(metadata).chain(server).collect()
+        partition.chain(metadata).chain(coordinator).chain(server).collect()
     };
     all
 }

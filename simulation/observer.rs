@@ -5,12 +5,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use klamm_metadata::Image;
+use klamm_metadata::{Image, PartitionState};
 use klamm_model::{LeaderEpoch, NodeId, Offset, TopicId};
+use klamm_partition::Partition;
 use klamm_server::NodeView;
 
 use crate::checker::{Check, Violation};
 use crate::history::Place;
+use crate::trace::Trace;
 use crate::world::World;
 
 /// What happened in a run. None of it may stay zero in a run that is to show anything.
@@ -43,6 +45,10 @@ struct Rise {
 /// How long a change may take into an image.
 const INTO_IMAGES_MAX: Duration = Duration::from_secs(2);
 
+fn place_of(replica: &Partition) -> Place {
+    Place { topic: replica.topic_id(), partition: replica.topic_partition().partition }
+}
+
 /// Sees every image of every node, or nearly so.
 pub(crate) struct Observer {
     /// `min.insync.replicas` of all topics.
@@ -59,6 +65,8 @@ pub(crate) struct Observer {
     /// What a leader had when it was looked at last: the partition's epoch, and the high watermark.
     led: BTreeMap<(i32, Place), (i32, Offset)>,
     rises: Vec<Rise>,
+    /// The highest high watermark that a leader has had.
+    committed: BTreeMap<Place, Offset>,
 }
 
 impl Observer {
@@ -75,6 +83,7 @@ impl Observer {
             ends: BTreeMap::new(),
             led: BTreeMap::new(),
             rises: Vec::new(),
+            committed: BTreeMap::new(),
         }
     }
 
@@ -89,24 +98,60 @@ impl Observer {
             };
             let image = view.image();
             if self.images.get(&node.id).is_none_or(|known| !Arc::ptr_eq(known, &image)) {
-                self.see_image(node.id, &image);
+                self.see_image(node.id, &image, &world.trace);
                 self.images.insert(node.id, image);
             }
+        }
+        for node in &world.nodes {
+            let Some(view) = node.view() else { continue };
             self.see_replicas(node.id, &view);
             self.see_rises(node.id, &view, world.now());
+            self.see_what_is_missing(node.id, &view, world.now());
+        }
+        for replica in world.nodes.iter().filter_map(|node| node.view()).flat_map(|view| view.replicas()) {
+            if replica.is_leader() {
+                let committed = self.committed.entry(place_of(&replica)).or_default();
+                *committed = replica.offsets().high_watermark.max(*committed);
+            }
         }
         self.judge_rises(world.now());
+    }
+
+    /// Whether metadata has the process that runs on a node, and not the one before.
+    fn is_registered(&self, node: i32, view: &NodeView) -> bool {
+        let newest = self.images.values().max_by_key(|image| image.offset);
+        let broker = newest.and_then(|image| image.brokers.get(&NodeId(node)));
+        broker.is_some_and(|broker| broker.epoch == view.broker_epoch())
+    }
+
+    /// Replicas in sync have all that was committed. One that has lost some of it and is not registered yet since then
+    /// may still be counted in.
+    fn see_what_is_missing(&mut self, node: i32, view: &NodeView, at: Duration) {
+        if !self.is_registered(node, view) {
+            return;
+        }
+        for replica in view.replicas() {
+            let place = place_of(&replica);
+            let is_in_sync =
+                self.newest.get(&place).is_some_and(|(_, decided)| decided.2.contains(&NodeId(node)));
+            let (end, committed) = (replica.offsets().log_end, self.committed.get(&place).copied());
+            if let Some(committed) = committed.filter(|committed| is_in_sync && end < *committed) {
+                let text = format!(
+                    "node {node} at {at:?}: its replica of {place:?} is in sync and ends at {end}, but {committed} was \
+                     committed"
+                );
+                self.violations.push(Violation { check: Check::MissingInSync, text });
+            }
+        }
     }
 
     /// Notes high watermarks that rise where too few are in sync.
     fn see_rises(&mut self, node: i32, view: &NodeView, at: Duration) {
         let image = view.image();
         for replica in view.replicas().into_iter().filter(|replica| replica.is_leader()) {
-            let (topic, partition) = (replica.topic_id(), replica.topic_partition().partition);
-            let Some(state) = image.topic(topic).and_then(|topic| topic.partition(partition)) else {
-                continue;
-            };
-            let place = Place { topic, partition };
+            let place = place_of(&replica);
+            let topic = image.topic(place.topic);
+            let Some(state) = topic.and_then(|topic| topic.partition(place.partition)) else { continue };
             let (to, partition_epoch) = (replica.offsets().high_watermark, state.partition_epoch);
             let before = self.led.insert((node, place), (partition_epoch, to));
             let min = self.min_in_sync.min(state.replicas.len());
@@ -137,7 +182,7 @@ impl Observer {
         }
     }
 
-    fn see_image(&mut self, node: i32, image: &Image) {
+    fn see_image(&mut self, node: i32, image: &Image, trace: &Trace) {
         if let Some(controller) = image.controller.filter(|controller| controller.0 == node) {
             let before = self.controller.replace(controller);
             self.counts.controllers += u64::from(before.is_some_and(|before| before != controller));
@@ -156,7 +201,14 @@ impl Observer {
                     }
                     self.see_leader(place, partition.leader_epoch, leader, node);
                 }
-                self.see_decision(place, partition.partition_epoch, decided, node);
+                if self.see_decision(place, partition.partition_epoch, decided, node) {
+                    let PartitionState { leader, leader_epoch, isr, eligible_leaders, .. } = partition;
+                    let (name, leader) = (&topic.name, leader.map_or(-1, |leader| leader.0));
+                    trace.line(&format!(
+                        "{name}-{index} is led by {leader} in epoch {leader_epoch}, in sync {isr:?}, eligible \
+                         {eligible_leaders:?}"
+                    ));
+                }
             }
         }
     }
@@ -169,7 +221,8 @@ impl Observer {
         }
     }
 
-    fn see_decision(&mut self, place: Place, epoch: i32, decided: Decided, witness: i32) {
+    /// Whether it is news.
+    fn see_decision(&mut self, place: Place, epoch: i32, decided: Decided, witness: i32) -> bool {
         let first = self.decided.entry((place, epoch)).or_insert_with(|| decided.clone());
         if *first != decided {
             let text =
@@ -177,7 +230,7 @@ impl Observer {
             self.violations.push(Violation { check: Check::ImagesDiffer, text });
         }
         match self.newest.get(&place) {
-            Some((newest, _)) if *newest >= epoch => return,
+            Some((newest, _)) if *newest >= epoch => return false,
             Some((_, before)) => {
                 self.counts.elections += u64::from(before.0 != decided.0 && decided.0.is_some());
                 self.counts.isr_changes += u64::from(before.2 != decided.2);
@@ -185,11 +238,12 @@ impl Observer {
             None => {}
         }
         self.newest.insert(place, (epoch, decided));
+        true
     }
 
     fn see_replicas(&mut self, node: i32, view: &NodeView) {
         for replica in view.replicas() {
-            let place = Place { topic: replica.topic_id(), partition: replica.topic_partition().partition };
+            let place = place_of(&replica);
             if replica.is_leader() {
                 self.see_leader(place, replica.leader_epoch(), NodeId(node), node);
             }
@@ -206,12 +260,26 @@ impl Observer {
         topics.map(|topic| (topic.id, (topic.name.clone(), topic.partitions.len() as i32))).collect()
     }
 
+    /// Whether a node leads nothing, as the newest image has it, and no partition has it alone.
+    pub(crate) fn is_spare(&self, world: &World, index: usize) -> bool {
+        let node = NodeId(world.nodes[index].id);
+        let topics = self.topics();
+        let present = self.newest.iter().filter(|(place, _)| topics.contains_key(&place.topic));
+        present
+            .map(|(_, (_, decided))| decided)
+            .all(|(leader, _, isr)| leader.is_some_and(|leader| leader != node) && isr.len() > 1)
+    }
+
     /// Why the cluster is not whole: what is fenced, not in sync, or not led. `None` if all is well.
     pub(crate) fn what_is_amiss(&self, world: &World) -> Option<String> {
         for node in &world.nodes {
-            let Some(image) = self.images.get(&node.id).filter(|_| node.view().is_some()) else {
+            let serving = node.view().and_then(|view| Some((self.images.get(&node.id)?, view)));
+            let Some((image, view)) = serving else {
                 return Some(format!("node {} does not serve", node.id));
             };
+            if !self.is_registered(node.id, &view) {
+                return Some(format!("node {} is not registered since it has started", node.id));
+            }
             if let Some(broker) = image.brokers.values().find(|broker| broker.fenced) {
                 return Some(format!("broker {} is fenced, as node {} knows", broker.id, node.id));
             }

@@ -5,22 +5,25 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
 use klamm_io::{Disk, OpenMode};
-use klamm_model::IsolationLevel;
+use klamm_model::{IsolationLevel, topic_name};
 use klamm_testing::{HostClock, SeededRandom};
 use tokio::task::JoinHandle;
 
 use crate::checker::{self, Check, Final, Violation};
 use crate::client::admin::{self, NewTopic};
 use crate::client::consumer::{self, Subject};
+use crate::client::member::{self, Group};
 use crate::client::producer::{self, Kind};
+use crate::client::transactor::{self, Identity, Protocol};
 use crate::client::{Client, Surroundings};
 use crate::faults::{FaultCounts, Troublemaker};
-use crate::history::{Acks, History, Outcome, Recorder};
+use crate::history::{Acks, Committer, Fate, History, Outcome, Recorder};
 use crate::observer::{Counts, Observer};
-use crate::settings::{BROKER_PORT, LOG_DIR};
+use crate::settings::{BROKER_PORT, LOG_DIR, min_in_sync};
 use crate::trace::Trace;
 use crate::world::{CLIENT_HOSTS, World, client_address};
 
@@ -43,6 +46,10 @@ pub(crate) struct Report {
     pub(crate) refused: u64,
     pub(crate) unknown: u64,
     pub(crate) read: u64,
+    /// Offset commits of members that were answered.
+    pub(crate) commits: u64,
+    /// Transactions that were committed, as their producers know.
+    pub(crate) transactions: u64,
     pub(crate) lost_with_acks_of_leader: u64,
     /// What all that was delivered and all lines of the trace come to: runs of one seed have the same.
     pub(crate) digest: u64,
@@ -51,6 +58,9 @@ pub(crate) struct Report {
 
 /// How long a cluster may take to form, or to heal.
 const HEALING_MAX: Duration = Duration::from_secs(180);
+
+/// How long clients work on when all has healed: longer than a transaction may stay open.
+const WORK_AFTER_HEALING: Duration = Duration::from_secs(30);
 
 /// How often the nodes are looked at.
 const LOOK_EVERY: u64 = 5;
@@ -89,7 +99,7 @@ impl Running {
         (0..CLIENT_HOSTS).for_each(|index| drop(self.world.network.host(client_address(index))));
         (0..self.world.nodes.len()).for_each(|index| self.world.start(index));
         let topics = topics(plan.nodes);
-        let mut finally = Final::new();
+        let (mut finally, mut committed) = (Final::new(), Final::new());
         if self.heal("the cluster has not formed") {
             self.make_topics(&topics);
             let clients = self.start_clients(&topics);
@@ -98,16 +108,18 @@ impl Running {
                 self.step(true);
             }
             self.troublemaker.end_all(&mut self.world);
-            if self.heal("the cluster has not healed") && self.end_clients(clients) {
+            if self.heal("the cluster has not healed") && self.watch_work() && self.end_clients(clients) {
                 self.heal("the cluster has not come to rest");
-                finally = self.read_all();
+                finally = self.read_all(IsolationLevel::ReadUncommitted);
+                committed = self.read_all(IsolationLevel::ReadCommitted);
+                self.ask_offsets();
                 self.compare_replicas();
             }
         }
         let history = self.surroundings.recorder.take();
         let mut violations = std::mem::take(&mut self.violations);
         violations.append(&mut self.observer.violations);
-        violations.extend(checker::check(&history, &finally));
+        violations.extend(checker::check(&history, &finally, &committed));
         for text in self.world.trace.panics() {
             violations.push(Violation { check: Check::Died, text });
         }
@@ -126,6 +138,8 @@ impl Running {
             refused: count(|outcome| *outcome == Outcome::Failed),
             unknown: count(|outcome| *outcome == Outcome::Unknown),
             read: history.reads.iter().map(|read| read.records.len() as u64).sum(),
+            commits: history.commits.iter().filter(|commit| commit.fate == Fate::Done).count() as u64,
+            transactions: history.transactions.iter().filter(|ended| ended.is_committed()).count() as u64,
             digest: self.world.network.digest() ^ self.world.trace.digest(),
             lost_with_acks_of_leader: checker::lost_with_acks_of_leader(history, finally),
             violations,
@@ -144,9 +158,8 @@ impl Running {
         if (self.world.now().as_millis() as u64).is_multiple_of(LOOK_EVERY) {
             self.observer.look(&self.world);
         }
-        let observer = &self.observer;
         if with_trouble {
-            self.troublemaker.step(&mut self.world, |world| observer.what_is_amiss(world).is_none());
+            self.troublemaker.step(&mut self.world, &self.observer);
         } else {
             self.troublemaker.end_due(&mut self.world);
         }
@@ -208,6 +221,18 @@ impl Running {
         self.world.clients.runtime.block_on(task).ok()
     }
 
+    /// Lets all clients work on, and sees that each kind of them gets something done.
+    fn watch_work(&mut self) -> bool {
+        let from = self.world.now();
+        self.pass(WORK_AFTER_HEALING);
+        let idle = self.surroundings.recorder.look(|history| checker::idle_since(history, from));
+        for who in &idle {
+            let text = format!("{who} got nothing done in {WORK_AFTER_HEALING:?} after all had healed");
+            self.violations.push(Violation { check: Check::NotHealed, text });
+        }
+        idle.is_empty() && self.is_well()
+    }
+
     fn start_clients(&mut self, topics: &[(NewTopic, bool)]) -> Vec<JoinHandle<()>> {
         let mut tasks = Vec::new();
         let mut subjects = Vec::new();
@@ -229,6 +254,28 @@ impl Running {
                 tasks.push(self.world.clients.runtime.spawn(work));
             }
         }
+        for group in groups() {
+            for _ in 0..3 {
+                number += 1;
+                let work = member::take_part(self.client(u64::from(number)), number, group.clone());
+                tasks.push(self.world.clients.runtime.spawn(work));
+            }
+        }
+        for identity in identities() {
+            let identity = Arc::new(identity);
+            for _ in 0..2 {
+                number += 1;
+                let work = transactor::transact(self.client(u64::from(number)), number, identity.clone());
+                tasks.push(self.world.clients.runtime.spawn(work));
+            }
+        }
+        for (index, subject) in subjects.iter().filter(|subject| subject.lasts).enumerate() {
+            let number = 2000 + index as u32;
+            let isolation = IsolationLevel::ReadUncommitted;
+            let work =
+                consumer::watch_end(self.client(u64::from(number)), number, isolation, subject.clone());
+            tasks.push(self.world.clients.runtime.spawn(work));
+        }
         for number in 0..4 {
             let isolation =
                 if number % 2 == 0 { IsolationLevel::ReadUncommitted } else { IsolationLevel::ReadCommitted };
@@ -243,9 +290,10 @@ impl Running {
         clients.into_iter().all(|client| self.finish(client, "the clients' work has not ended").is_some())
     }
 
-    /// All that consumers can read in the end.
-    fn read_all(&mut self) -> Final {
-        let topics = self.observer.topics();
+    /// All that consumers can read in the end of the topics that clients write to.
+    fn read_all(&mut self, isolation: IsolationLevel) -> Final {
+        let mut topics = self.observer.topics();
+        topics.retain(|_, (name, _)| !topic_name::is_internal(name));
         let mut finally = Final::new();
         let mut client = Some(self.client(0));
         for (name, partitions) in topics.values().cloned().collect::<Vec<_>>() {
@@ -253,7 +301,7 @@ impl Running {
                 let (name, mut own) = (name.to_string(), client.take().unwrap_or_else(|| self.client(0)));
                 let task = self.world.clients.runtime.spawn(async move {
                     loop {
-                        let (back, read) = consumer::read_all(own, 1000, &name, partition).await;
+                        let (back, read) = consumer::read_all(own, isolation, &name, partition).await;
                         match read {
                             Some(read) => return (back, read),
                             None => own = back,
@@ -268,6 +316,21 @@ impl Running {
             }
         }
         finally
+    }
+
+    /// Which offsets all groups have committed in the end, for the history.
+    fn ask_offsets(&mut self) {
+        let groups = groups().into_iter().chain(identities().into_iter().map(|identity| identity.group()));
+        for group in groups {
+            let mut client = self.client(0);
+            let asked: Vec<i32> = (0..group.partitions).collect();
+            let task = self.world.clients.runtime.spawn(async move {
+                while member::committed(&mut client, &group, &asked).await.is_none() {
+                    client.rest(300).await;
+                }
+            });
+            self.finish(task, "not all committed offsets can be read");
+        }
     }
 
     /// Holds the bytes of all replicas against each other.
@@ -309,9 +372,29 @@ fn log_bytes(disk: &dyn Disk, folder: &Path) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// `min.insync.replicas` of all topics.
-fn min_in_sync(nodes: i32) -> usize {
-    if nodes >= 3 { 2 } else { 1 }
+/// A topic that is never deleted, and how many partitions it has.
+const LASTING: (&str, i32) = ("lasting", 2);
+
+/// The groups of a run. They commit offsets, but need not read what is there.
+fn groups() -> Vec<Group> {
+    let group = |number| Group {
+        committer: Committer::Members(number),
+        topic: LASTING.0.to_owned(),
+        partitions: LASTING.1,
+    };
+    vec![group(1), group(2)]
+}
+
+/// The transactional ids of a run.
+fn identities() -> Vec<Identity> {
+    let identity = |(number, protocol)| Identity {
+        number,
+        protocol,
+        topic: LASTING.0.to_owned(),
+        partitions: LASTING.1,
+        last: AtomicI64::new(0),
+    };
+    [(1, Protocol::Old), (2, Protocol::New)].map(identity).into()
 }
 
 /// The topics of a run, and whether they last.
@@ -320,7 +403,7 @@ fn topics(nodes: i32) -> Vec<(NewTopic, bool)> {
     let min_in_sync = min_in_sync(nodes);
     let topic =
         |name: &str, partitions| NewTopic { name: name.to_owned(), partitions, replicas, min_in_sync };
-    vec![(topic("lasting", 2), true), (topic("fleeting", 1), false)]
+    vec![(topic(LASTING.0, LASTING.1), true), (topic("fleeting", 1), false)]
 }
 
 #[cfg(all(test, tokio_unstable))]

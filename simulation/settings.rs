@@ -13,6 +13,11 @@ const CONTROLLER_PORT: u16 = 9093;
 /// The directory of a node on its disk.
 pub(crate) const LOG_DIR: &str = "/data";
 
+/// `min.insync.replicas` of all topics.
+pub(crate) fn min_in_sync(nodes: i32) -> usize {
+    if nodes >= 3 { 2 } else { 1 }
+}
+
 /// The configuration of node `id` of a cluster of `nodes`, with ids from 1 on.
 pub(crate) fn node_config(id: i32, nodes: i32) -> BrokerConfig {
     let host = node_address(id);
@@ -36,6 +41,10 @@ pub(crate) fn node_config(id: i32, nodes: i32) -> BrokerConfig {
         ("offsets.topic.num.partitions", "2".to_owned()),
         ("transaction.state.log.num.partitions", "2".to_owned()),
         ("auto.create.topics.enable", "false".to_owned()),
+        // Acknowledged offsets and decisions survive the loss of a node, as those of topics do.
+        ("min.insync.replicas", min_in_sync(nodes).to_string()),
+        ("group.initial.rebalance.delay.ms", "500".to_owned()),
+        ("transaction.abort.timed.out.transaction.cleanup.interval.ms", "1000".to_owned()),
     ];
     let overrides = settings.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
     let (config, _) = klamm_config::load(&Sources { overrides, ..Sources::default() })

@@ -3,14 +3,17 @@
 //! The numbers of invariants are those of ARCHITECTURE.md. The topics of a simulation have no retention, no
 //! compaction and no unclean elections, so a record that was committed stays for ever.
 
+mod groups;
 #[cfg(test)]
 mod tests;
+mod transactions;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use klamm_model::Offset;
 
-use crate::history::{Acks, History, Outcome, Place, Sent, Value};
+use crate::history::{Acks, Fate, History, Outcome, Place, Sent, Value};
 
 /// What a partition holds in the end, as its leader gives it to a consumer.
 pub(crate) type Final = BTreeMap<Place, Vec<(Offset, Value)>>;
@@ -51,6 +54,18 @@ pub(crate) enum Check {
     BelowMinIsr,
     /// A broker that is fenced leads (12).
     FencedLeader,
+    /// A committed offset went back, or nobody had committed it (16).
+    CommitWentBack,
+    /// A member of a generation that is over has committed (19).
+    OldGeneration,
+    /// Two members were given one partition in one generation (19).
+    TwoOwners,
+    /// A read-committed consumer saw a record of a transaction that was not committed (4).
+    UncommittedVisible,
+    /// A part of a transaction is missing for a read-committed consumer (5).
+    TornTransaction,
+    /// A replica in sync lacks what was committed (1, 12, 13).
+    MissingInSync,
     /// Committed metadata differs between nodes (14).
     ImagesDiffer,
     /// Replicas that are in sync hold different bytes (2, 11).
@@ -61,8 +76,9 @@ pub(crate) enum Check {
     Died,
 }
 
-/// Holds a history against the promises. `finally` has all partitions that could be read when all had healed.
-pub(crate) fn check(history: &History, finally: &Final) -> Vec<Violation> {
+/// Holds a history against the promises. `finally` has all partitions that could be read when all had healed, `committed`
+/// what of them a read-committed consumer could read.
+pub(crate) fn check(history: &History, finally: &Final, committed: &Final) -> Vec<Violation> {
     let sent: BTreeMap<Value, &Sent> = history.sent.iter().map(|sent| (sent.value, sent)).collect();
     let mut violations = Vec::new();
     check_acknowledged(history, finally, &mut violations);
@@ -71,6 +87,8 @@ pub(crate) fn check(history: &History, finally: &Final) -> Vec<Violation> {
     check_values(history, finally, &mut violations);
     check_places(history, finally, &sent, &mut violations);
     check_ends(history, &mut violations);
+    groups::check(history, &mut violations);
+    transactions::check(history, committed, &mut violations);
     violations
 }
 
@@ -83,6 +101,30 @@ pub(crate) fn lost_with_acks_of_leader(history: &History, finally: &Final) -> u6
             && there.get(&sent.place).is_some_and(|values| !values.contains(&sent.value))
     };
     history.sent.iter().filter(is_lost).count() as u64
+}
+
+/// Who has got nothing done since a time: producers of a partition, members of a group, producers of a transactional
+/// id. In a cluster without faults there is nobody.
+pub(crate) fn idle_since(history: &History, from: Duration) -> BTreeSet<String> {
+    let kinds = ["producers", "members of groups", "transactional producers"];
+    let (mut all, mut busy) = (BTreeSet::from(kinds.map(str::to_owned)), BTreeSet::new());
+    let mut see = |kind: usize, who: String, is_done: bool, at: Duration| {
+        if is_done && at >= from {
+            busy.extend([kinds[kind].to_owned(), who.clone()]);
+        }
+        all.insert(who);
+    };
+    for sent in history.sent.iter().filter(|sent| !history.deleted.contains(&sent.place.topic)) {
+        let who = format!("producers with acks={:?} to {:?}", sent.acks, sent.place);
+        see(0, who, matches!(sent.outcome, Outcome::Appended(_)), sent.ended);
+    }
+    for commit in &history.commits {
+        see(1, format!("{:?}", commit.group), commit.fate == Fate::Done, commit.ended);
+    }
+    for transaction in &history.transactions {
+        see(2, format!("transactional id {}", transaction.id), transaction.is_committed(), transaction.ended);
+    }
+    &all - &busy
 }
 
 fn values_of(finally: &Final) -> BTreeMap<&Place, BTreeSet<Value>> {

@@ -7,7 +7,9 @@
 pub(crate) mod admin;
 pub(crate) mod connection;
 pub(crate) mod consumer;
+pub(crate) mod member;
 pub(crate) mod producer;
+pub(crate) mod transactor;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -18,7 +20,7 @@ use std::time::Duration;
 use klamm_io::Clock;
 use klamm_model::TopicId;
 use klamm_protocol::Request;
-use klamm_protocol::messages::{MetadataRequest, metadata::MetadataRequestTopic};
+use klamm_protocol::messages::{FindCoordinatorRequest, MetadataRequest, metadata::MetadataRequestTopic};
 use klamm_testing::{HostClock, SeededRandom, SimulatedHost};
 
 use crate::history::{Place, Recorder};
@@ -65,6 +67,13 @@ pub(crate) struct Client {
     newest: BTreeMap<Place, i32>,
 }
 
+/// What a coordinator coordinates, by the number that FindCoordinator has for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Coordinated {
+    Group = 0,
+    Transaction = 1,
+}
+
 /// Where a partition is, as a broker told.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Found {
@@ -100,12 +109,32 @@ impl Client {
         version: i16,
         request: &R,
     ) -> Result<R::Response, NoAnswer> {
+        self.ask_patiently(address, version, request, PATIENCE).await
+    }
+
+    /// Asks one broker something that it may take its time for.
+    pub(crate) async fn ask_patiently<R: Request>(
+        &mut self,
+        address: SocketAddr,
+        version: i16,
+        request: &R,
+        patience: Duration,
+    ) -> Result<R::Response, NoAnswer> {
         let connection = self.connection(address).await?;
-        let answer = connection.ask(version, request, PATIENCE).await;
+        let answer = connection.ask(version, request, patience).await;
         if answer.is_err() {
             self.forget(address);
         }
         answer
+    }
+
+    /// The broker that coordinates a group or a transactional id, as some broker tells.
+    pub(crate) async fn coordinator(&mut self, kind: Coordinated, key: &str) -> Option<SocketAddr> {
+        let coordinator_keys = vec![key.to_owned()];
+        let request = FindCoordinatorRequest { key_type: kind as i8, coordinator_keys, ..Default::default() };
+        let answer = self.ask_any(4, &request).await.ok()?;
+        let found = answer.coordinators.into_iter().next().filter(|found| found.error_code == 0)?;
+        Some(SocketAddr::new(found.host.parse().ok()?, u16::try_from(found.port).ok()?))
     }
 
     /// Asks any broker.

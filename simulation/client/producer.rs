@@ -280,7 +280,7 @@ impl Life {
 
 /// Whether this answer says that this try has appended nothing. A leader that lost its leadership while it waited for
 /// its followers says NOT_LEADER_OR_FOLLOWER of what it has appended.
-fn is_definite(code: ErrorCode) -> bool {
+pub(super) fn is_definite(code: ErrorCode) -> bool {
     matches!(
         code,
         ErrorCode::NotEnoughReplicas
