@@ -143,6 +143,25 @@ async fn folders_of_a_deleted_topic_go_at_the_next_start() {
     server.stop().await;
 }
 
+/// After a clean stop a broker registered as if it might have lost what it had acknowledged. On its own it led again
+/// all the same, marked as one that has to recover; in a cluster it was no eligible leader any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_has_stopped_cleanly_registers_as_such() {
+    let disk = SimulatedDisk::new(1);
+    let server = node(Arc::new(disk.clone())).await;
+    create(&server, "topic").await;
+    assert!(is_served(&server, "topic").await);
+    let epoch = server.context.broker_epoch();
+    server.stop().await;
+    let server = node(Arc::new(disk.clone())).await;
+    assert!(server.context.broker_epoch() > epoch);
+    assert_eq!(server.context.store.previous_broker_epoch(), Some(epoch));
+    let image = server.context.image();
+    let state = image.topic_by_name("topic").unwrap().partition(0).unwrap();
+    assert_eq!(state.recovery, klamm_metadata::RecoveryState::Recovered);
+    server.stop().await;
+}
+
 /// After a kill nobody was served before gigabytes of other partitions had been checked.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_serves_what_needs_no_recovery_while_it_recovers_the_rest() {
