@@ -69,6 +69,7 @@ const IMPORTS: &[(&str, &[&str])] = &[
             "storage",
             "partition",
             "metadata",
+            "coordinator",
             "server",
             "testing",
         ],

@@ -40,6 +40,9 @@ pub(crate) fn node_config(id: i32, nodes: i32) -> BrokerConfig {
         ("log.cleaner.enable", "false".to_owned()),
         ("offsets.topic.num.partitions", "2".to_owned()),
         ("transaction.state.log.num.partitions", "2".to_owned()),
+        // Coordinators load what they have in many pieces.
+        ("offsets.load.buffer.size", "4096".to_owned()),
+        ("transaction.state.log.load.buffer.size", "4096".to_owned()),
         ("auto.create.topics.enable", "false".to_owned()),
         // Acknowledged offsets and decisions survive the loss of a node, as those of topics do.
         ("min.insync.replicas", min_in_sync(nodes).to_string()),
