@@ -4,7 +4,10 @@
 
 mod walk;
 
+use klamm_coordinator::PlantedBug as CoordinatorBug;
+use klamm_partition::PlantedBug as PartitionBug;
 use proptest::prelude::*;
+use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner};
 use walk::{Step, World};
 
 fn step() -> impl Strategy<Value = Step> {
@@ -23,16 +26,76 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    prop::collection::vec(step(), 1..160)
+}
+
+/// Panics where a promise is broken.
+fn walk(steps: Vec<Step>) {
+    let mut world = World::new();
+    for step in steps {
+        world.take(step);
+        world.check_visible();
+    }
+    world.settle();
+    world.check();
+}
+
+fn config() -> Config {
+    Config { cases: 1024, failure_persistence: None, ..Config::default() }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1024, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(config())]
 
     #[test]
-    fn transactions_are_whole_and_end(steps in prop::collection::vec(step(), 1..160)) {
-        let mut world = World::new();
-        for step in steps {
-            world.take(step);
-        }
-        world.settle();
-        world.check();
+    fn transactions_are_whole_and_end(steps in steps()) {
+        walk(steps);
     }
+}
+
+/// What the first of many walks says that finds something wrong, always the same ones.
+fn find() -> Option<String> {
+    let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
+    let mut runner = TestRunner::new_with_rng(Config { max_shrink_iters: 0, ..config() }, rng);
+    let found = runner.run(&steps(), |steps| {
+        walk(steps);
+        Ok(())
+    });
+    match found {
+        Err(TestError::Fail(reason, _)) => Some(reason.message().to_owned()),
+        _ => None,
+    }
+}
+
+/// A check that never fails proves nothing: each of these mistakes must be found, and by the check that is meant.
+#[test]
+fn planted_mistakes_are_found() {
+    const EARLY: &str = "is visible before it was asked to commit";
+    const HANGING: &str = "a transaction is open for ever";
+    let in_partitions = [
+        (PartitionBug::AcceptEarlierMarker, EARLY),
+        (PartitionBug::SkipVerification, HANGING),
+        (PartitionBug::ForgetOpenTransactions, EARLY),
+        (PartitionBug::ForgetAbortedTransactions, EARLY),
+    ];
+    let in_coordinators =
+        [(CoordinatorBug::ForgetMarker, HANGING), (CoordinatorBug::KeepProducerEpoch, "was committed")];
+    let mut missed = Vec::new();
+    let mut judge = |bug: String, finding: &str| match find() {
+        None => missed.push(format!("{bug}: nobody notices")),
+        Some(found) if found.contains(finding) => println!("{bug}: {found}"),
+        Some(found) => missed.push(format!("{bug}: not by {finding:?} but by {found:?}")),
+    };
+    for (bug, finding) in in_partitions {
+        klamm_partition::plant(Some(bug));
+        judge(format!("{bug:?}"), finding);
+        klamm_partition::plant(None);
+    }
+    for (bug, finding) in in_coordinators {
+        klamm_coordinator::plant(Some(bug));
+        judge(format!("{bug:?}"), finding);
+        klamm_coordinator::plant(None);
+    }
+    assert!(missed.is_empty(), "missed:\n{}", missed.join("\n"));
 }

@@ -54,6 +54,8 @@ enum Told {
 /// A transaction as its producer sees it.
 struct Story {
     told: Told,
+    /// Whether its producer has asked to commit it.
+    may_be_visible: bool,
     /// What the partitions have taken of it.
     taken: BTreeSet<String>,
 }
@@ -210,7 +212,7 @@ impl World {
             return;
         }
         let story = client.story.unwrap_or_else(|| {
-            self.stories.push(Story { told: Told::Nothing, taken: BTreeSet::new() });
+            self.stories.push(Story { told: Told::Nothing, may_be_visible: false, taken: BTreeSet::new() });
             self.stories.len() - 1
         });
         let sequence = client.sequences[partition];
@@ -317,6 +319,7 @@ impl World {
         }
         let client = &mut self.clients[producer];
         client.ending = Some(is_commit);
+        self.stories[story].may_be_visible |= is_commit;
         if !is_heard {
             return;
         }
@@ -452,6 +455,15 @@ impl World {
             while !self.markers.is_empty() {
                 self.mark(0, false);
             }
+        }
+    }
+
+    /// Nobody who reads committed data sees what nobody has asked to commit, at any time.
+    pub(crate) fn check_visible(&self) {
+        for value in self.partitions.iter().flat_map(read_committed) {
+            let story = value.split('/').next().and_then(|number| number.parse::<usize>().ok());
+            let is_asked = story.is_some_and(|story| self.stories[story].may_be_visible);
+            assert!(is_asked, "{value} is visible before it was asked to commit");
         }
     }
 
