@@ -63,12 +63,12 @@ impl Connection {
                 .is_some_and(|partition| partition.error_code == 0 && partition.leader_id.0 >= 0))
     }
 
-    /// Makes a topic with one replica.
-    pub fn create_topic(&mut self, topic: &str, partitions: i32) -> Result<()> {
+    /// Makes a topic whose partitions have so many replicas each.
+    pub fn create_topic(&mut self, topic: &str, partitions: i32, replicas: i16) -> Result<()> {
         let topic = CreatableTopic::default()
             .with_name(name(topic))
             .with_num_partitions(partitions)
-            .with_replication_factor(1);
+            .with_replication_factor(replicas);
         let request = CreateTopicsRequest::default().with_topics(vec![topic]).with_timeout_ms(30_000);
         let response = self.call(CREATE_TOPICS_VERSION, &request)?;
         let result = response.topics.first().context("CreateTopics answers without the topic")?;

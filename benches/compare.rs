@@ -1,24 +1,31 @@
 //! Klamm beside Apache Kafka under Kafka's own perf tools, in turns on one machine: throughput, the broker's
-//! processor time per GiB and its peak memory, as ratios, and what the machine itself can do with the bytes.
+//! processor time per GiB and its peak memory, as ratios round by round, and what the machine itself can do with the bytes.
 //!
 //!     cargo build --release && cargo run --release -p klamm-benches --bin compare
+//!
+//! With `--replicas 3`, each is three nodes, and every record is on all of them; processor time and memory are those of
+//! the three together.
 //!
 //! The tools run with their defaults (acks=all, idempotent, 16 KiB batches) beside the broker on the same
 //! cores, so throughput is what broker and client reach together; the processor time is the broker's alone.
 #![allow(clippy::disallowed_methods, reason = "it measures real processes in real time")]
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use klamm_benches::broker::{Broker, KAFKA_VERSION, Product, Programs};
-use klamm_benches::process::machine;
+use klamm_benches::process::{Usage, load, machine};
 use klamm_benches::raw_limit;
 use klamm_benches::table::{Series, markdown, number};
 
 const GIB: f64 = (1_u64 << 30) as f64;
 const MIB: f64 = (1_u64 << 20) as f64;
+/// Longer than the nodes of a cluster need to find each other.
+const PATIENCE: Duration = Duration::from_secs(60);
 const TOPIC: &str = "compare";
 const TOPIC_OF_WARM_UP: &str = "warm-up";
 
@@ -43,7 +50,10 @@ struct Arguments {
     /// Only this workload: a record size in bytes and a codec, as in 1024,none.
     #[arg(long)]
     workload: Option<Workload>,
-    /// The first of two free ports.
+    /// How many nodes a broker has, and replicas each partition.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(i16).range(1..=9))]
+    replicas: i16,
+    /// The first of two free ports for each node.
     #[arg(long, default_value_t = 24010)]
     port: u16,
     /// Only this broker.
@@ -67,6 +77,61 @@ impl std::str::FromStr for Workload {
     }
 }
 
+/// The nodes of one broker.
+struct Nodes(Vec<Broker>);
+
+impl Nodes {
+    fn start(
+        product: Product,
+        programs: &Programs,
+        folder: &Path,
+        port: u16,
+        replicas: i16,
+    ) -> Result<Nodes> {
+        if replicas == 1 {
+            return Ok(Nodes(vec![Broker::start(product, programs, folder, port)?]));
+        }
+        let count = u16::try_from(replicas)?;
+        let ports: Vec<u16> = (0..count).map(|index| port + 2 * index).collect();
+        let node = |id: usize| {
+            let folder = folder.join(id.to_string());
+            std::fs::create_dir_all(&folder)?;
+            Broker::start_in_cluster(product, programs, &folder, &ports, id)
+        };
+        Ok(Nodes((1..=ports.len()).map(node).collect::<Result<_>>()?))
+    }
+
+    /// Makes a topic, as soon as there are as many nodes as it is to have replicas.
+    fn create_topic(&mut self, topic: &str, arguments: &Arguments) -> Result<()> {
+        let begin = Instant::now();
+        loop {
+            let mut connection = self.0[0].connect()?;
+            match connection.create_topic(topic, arguments.partitions, arguments.replicas) {
+                Err(_) if begin.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(100)),
+                made => return made,
+            }
+        }
+    }
+
+    /// `host:port` of all, as tools take it.
+    fn bootstrap(&self) -> String {
+        self.0.iter().map(|node| node.address().to_string()).collect::<Vec<_>>().join(",")
+    }
+
+    /// Processor seconds until now, and the most MiB ever held, of all together.
+    fn usage(&self) -> Result<(f64, f64)> {
+        let all: Vec<Usage> = self.0.iter().map(Broker::usage).collect::<Result<_>>()?;
+        let peak: u64 = all.iter().map(|usage| usage.resident_bytes_max).sum();
+        Ok((all.iter().map(|usage| usage.cpu_seconds).sum(), peak as f64 / MIB))
+    }
+
+    /// Asks all to stop at once: the last one of a quorum would wait for the others.
+    fn stop(self) -> Result<()> {
+        self.0.iter().try_for_each(Broker::terminate)?;
+        self.0.into_iter().try_for_each(|mut node| node.wait())
+    }
+}
+
 /// The measures of one broker under one workload, in the order of the table.
 #[derive(Default)]
 struct Measures {
@@ -83,12 +148,13 @@ fn main() -> Result<()> {
     let programs = Programs::find(&products)?;
     let workloads = arguments.workload.clone().map_or_else(default_workloads, |only| vec![only]);
     println!(
-        "{}; Kafka's tools of {KAFKA_VERSION}; {} MiB after {} MiB to warm up, {} partitions, {} rounds in turns, \
-        median (least to greatest)",
+        "{}; Kafka's tools of {KAFKA_VERSION}; {} MiB after {} MiB to warm up, {} partitions of {} replicas, {} rounds in \
+        turns, median (least to greatest)",
         machine(),
         arguments.mebibytes,
         arguments.warm_up_mebibytes,
         arguments.partitions,
+        arguments.replicas,
         arguments.rounds
     );
     for workload in &workloads {
@@ -103,8 +169,10 @@ fn main() -> Result<()> {
             for product in order {
                 turn(product, &programs, &arguments, workload, measures.entry(product).or_default())?;
                 eprintln!(
-                    "{} bytes, {}, round {round}: {product} done",
-                    workload.record_bytes, workload.codec
+                    "{} bytes, {}, round {round}: {product} done, load {:.1}",
+                    workload.record_bytes,
+                    workload.codec,
+                    load()?
                 );
             }
             measure_limit(&arguments, &mut limit)?;
@@ -128,44 +196,43 @@ fn turn(
     seen: &mut Measures,
 ) -> Result<()> {
     let folder = tempfile::tempdir()?;
-    let mut broker = Broker::start(product, programs, folder.path(), arguments.port)?;
-    let mut connection = broker.connect()?;
-    connection.create_topic(TOPIC, arguments.partitions)?;
-    connection.create_topic(TOPIC_OF_WARM_UP, arguments.partitions)?;
-    drop(connection);
+    let mut nodes = Nodes::start(product, programs, folder.path(), arguments.port, arguments.replicas)?;
+    nodes.create_topic(TOPIC, arguments)?;
+    nodes.create_topic(TOPIC_OF_WARM_UP, arguments)?;
+    let bootstrap = nodes.bootstrap();
     let records_of = |mebibytes: u64| (mebibytes << 20) / workload.record_bytes;
     let warm_up = records_of(arguments.warm_up_mebibytes);
     if warm_up > 0 {
-        produce(programs, &broker, workload, TOPIC_OF_WARM_UP, warm_up)?;
-        consume(programs, &broker, TOPIC_OF_WARM_UP, warm_up)?;
+        produce(programs, &bootstrap, workload, TOPIC_OF_WARM_UP, warm_up)?;
+        consume(programs, &bootstrap, TOPIC_OF_WARM_UP, warm_up)?;
     }
     let records = records_of(arguments.mebibytes);
     let gib = (records * workload.record_bytes) as f64 / GIB;
 
-    let before = broker.usage()?;
-    let throughput = produce(programs, &broker, workload, TOPIC, records)?;
-    let between = broker.usage()?;
+    let (before, _) = nodes.usage()?;
+    let throughput = produce(programs, &bootstrap, workload, TOPIC, records)?;
+    let (between, _) = nodes.usage()?;
     seen.produce_mib_s.push(throughput);
-    seen.produce_cpu.push((between.cpu_seconds - before.cpu_seconds) / gib);
+    seen.produce_cpu.push((between - before) / gib);
 
-    let throughput = consume(programs, &broker, TOPIC, records)?;
-    let after = broker.usage()?;
+    let throughput = consume(programs, &bootstrap, TOPIC, records)?;
+    let (after, peak_mib) = nodes.usage()?;
     seen.consume_mib_s.push(throughput);
-    seen.consume_cpu.push((after.cpu_seconds - between.cpu_seconds) / gib);
-    seen.peak_mib.push(after.resident_bytes_max as f64 / MIB);
-    broker.stop()
+    seen.consume_cpu.push((after - between) / gib);
+    seen.peak_mib.push(peak_mib);
+    nodes.stop()
 }
 
 /// Runs the producer's perf tool; its throughput in MiB/s.
 fn produce(
     programs: &Programs,
-    broker: &Broker,
+    bootstrap: &str,
     workload: &Workload,
     topic: &str,
     records: u64,
 ) -> Result<f64> {
     let mut tool = programs.tool("org.apache.kafka.tools.ProducerPerformance");
-    tool.args(["--bootstrap-server", &broker.address().to_string(), "--topic", topic, "--throughput", "-1"]);
+    tool.args(["--bootstrap-server", bootstrap, "--topic", topic, "--throughput", "-1"]);
     tool.args(["--num-records", &records.to_string(), "--record-size", &workload.record_bytes.to_string()]);
     tool.args(["--command-property", &format!("compression.type={}", workload.codec)]);
     let output = output_of(&mut tool)?;
@@ -182,9 +249,9 @@ fn produced(output: &str, records: u64) -> Option<f64> {
 }
 
 /// Runs the consumer's perf tool; its throughput in MiB/s while it fetched.
-fn consume(programs: &Programs, broker: &Broker, topic: &str, records: u64) -> Result<f64> {
+fn consume(programs: &Programs, bootstrap: &str, topic: &str, records: u64) -> Result<f64> {
     let mut tool = programs.tool("org.apache.kafka.tools.ConsumerPerformance");
-    tool.args(["--bootstrap-server", &broker.address().to_string(), "--topic", topic]);
+    tool.args(["--bootstrap-server", bootstrap, "--topic", topic]);
     tool.args(["--num-records", &records.to_string(), "--timeout", "60000"]);
     let output = output_of(&mut tool)?;
     consumed(&output, records).with_context(|| format!("the consumer's perf tool says:\n{output}"))
@@ -252,7 +319,7 @@ fn table(measures: &BTreeMap<Product, Measures>, limit: &Measures) -> String {
                 format!("{} ({spread})", number(one.median()))
             }));
             if let (true, Some(ours), Some(theirs)) = (both, series().next(), series().nth(1)) {
-                row.push(number(ours.median() / theirs.median()));
+                row.push(number(ours.ratios_to(theirs).median()));
             }
             row.push(number(pick(limit).median()));
             row

@@ -92,7 +92,7 @@ fn many(
     let mut broker = Broker::start(product, programs, folder.path(), arguments.port)?;
     let mut connection = broker.connect()?;
     wait_for_coordinators(&mut broker, &mut connection)?;
-    connection.create_topic(TOPIC, 1)?;
+    connection.create_topic(TOPIC, 1, 1)?;
     let before = broker.usage()?.resident_bytes;
     let members = at_once(&broker, arguments.groups, |connection, number| {
         let group = format!("group-{number}");
@@ -169,7 +169,7 @@ fn load(
     let mut broker = Broker::start_set(product, programs, folder.path(), arguments.port, one_log)?;
     let mut connection = broker.connect()?;
     wait_for_coordinators(&mut broker, &mut connection)?;
-    connection.create_topic(TOPIC, arguments.partitions)?;
+    connection.create_topic(TOPIC, arguments.partitions, 1)?;
     let requests = arguments.million_commits * 1_000_000 / usize::try_from(arguments.partitions)?;
     for number in 0..requests {
         let group = format!("group-{}", number % COMMITTING_GROUPS);

@@ -58,6 +58,12 @@ pub fn machine() -> String {
     format!("{cores} cores ({}), {gib} GiB, Linux {}", model.unwrap_or("unknown").trim(), kernel.trim())
 }
 
+/// How many tasks ran or waited for a processor, averaged over the last minute.
+pub fn load() -> Result<f64> {
+    let average = read("/proc/loadavg")?;
+    average.split_whitespace().next().and_then(|word| word.parse().ok()).context("/proc/loadavg")
+}
+
 fn read(path: &str) -> Result<String> {
     fs::read_to_string(path).with_context(|| path.to_owned())
 }

@@ -104,7 +104,7 @@ fn main() -> Result<()> {
 fn fill(programs: &Programs, folder: &Path, arguments: &Arguments) -> Result<()> {
     let mut broker = Broker::start(Product::Klamm, programs, folder, arguments.port)?;
     let mut connection = broker.connect()?;
-    connection.create_topic(TOPIC, arguments.partitions)?;
+    connection.create_topic(TOPIC, arguments.partitions, 1)?;
     let per_round = arguments.batch_bytes as u64 * u64::try_from(arguments.partitions)?;
     for _ in 0..(arguments.mebibytes << 20) / per_round {
         connection.produce_to_all(TOPIC, arguments.partitions, arguments.batch_bytes)?;

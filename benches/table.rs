@@ -1,6 +1,6 @@
 //! Numbers of several rounds, and the tables that show them.
 
-/// One measure over all rounds.
+/// One measure over all rounds, in their order.
 #[derive(Clone, Default, Debug)]
 pub struct Series(Vec<f64>);
 
@@ -9,27 +9,34 @@ impl Series {
     pub fn push(&mut self, value: f64) {
         assert!(value.is_finite(), "a measure is a number");
         self.0.push(value);
-        self.0.sort_by(f64::total_cmp);
     }
 
     /// The middle value; of an even number of rounds the mean of the two in the middle. NaN without a round.
     pub fn median(&self) -> f64 {
-        let count = self.0.len();
+        let mut sorted = self.0.clone();
+        sorted.sort_by(f64::total_cmp);
+        let count = sorted.len();
         match (count, count % 2) {
             (0, _) => f64::NAN,
-            (_, 1) => self.0[count / 2],
-            _ => (self.0[count / 2 - 1] + self.0[count / 2]) / 2.0,
+            (_, 1) => sorted[count / 2],
+            _ => (sorted[count / 2 - 1] + sorted[count / 2]) / 2.0,
         }
     }
 
     /// The least value. NaN without a round.
     pub fn least(&self) -> f64 {
-        self.0.first().copied().unwrap_or(f64::NAN)
+        self.0.iter().copied().fold(f64::NAN, f64::min)
     }
 
     /// The greatest value. NaN without a round.
     pub fn greatest(&self) -> f64 {
-        self.0.last().copied().unwrap_or(f64::NAN)
+        self.0.iter().copied().fold(f64::NAN, f64::max)
+    }
+
+    /// Round by round, how much of the other one this is. On a machine that others use too, it says more than the
+    /// medians of both.
+    pub fn ratios_to(&self, other: &Series) -> Series {
+        Series(self.0.iter().zip(&other.0).map(|(ours, theirs)| ours / theirs).collect())
     }
 }
 
@@ -70,6 +77,13 @@ mod tests {
         assert_eq!(of(&[9.0, 1.0, 5.0]), (1.0, 5.0, 9.0));
         assert_eq!(of(&[4.0, 1.0, 2.0, 8.0]), (1.0, 3.0, 8.0));
         assert!(Series::default().median().is_nan());
+    }
+
+    /// The second round was disturbed for both: the ratio of medians would be 1.5.
+    #[test]
+    fn a_ratio_is_taken_of_one_round() {
+        let (ours, theirs) = (Series(vec![9.0, 1.0, 6.0]), Series(vec![3.0, 0.5, 4.0]));
+        assert_eq!(ours.ratios_to(&theirs).0, [3.0, 2.0, 1.5]);
     }
 
     #[test]

@@ -11,6 +11,7 @@ from harness import *
 import kwire
 
 COUNT = 2000
+MOVED = (5, 6, 7, 19, 20)  # no leader, another leader, not in time, too few in sync before and after the append
 tool = Tools("4.4.0")
 ADDRESSES = dict(enumerate(BOOTSTRAP.split(","), 1))
 
@@ -28,15 +29,21 @@ def all_are(count, nodes=(1, 2, 3)):
         return all(len(seen) == COUNT and all(leader in nodes and in_sync == count for leader, in_sync in seen) for seen in map(partitions, nodes))
 
 
-def writable(to):
-    """Whether a leader takes a record for each of its partitions with acks=all."""
-    led = [number for number, (leader, _) in enumerate(partitions(to)) if leader == to]
-    record = kwire.batch([(None, b"x")])
-    with contextlib.closing(kwire.Connection(ADDRESSES[to], 60)) as connection:
-        answer = connection.call("Produce", 9, {"TransactionalId": None, "Acks": -1, "TimeoutMs": 30000, "TopicData": [{"Name": "many", "PartitionData": [{"Index": number, "Records": record} for number in led]}]})
-    codes = {p["ErrorCode"] for p in answer["Responses"][0]["PartitionResponses"]}
-    equal(codes, {0}, "codes of Produce")
-    return len(led)
+def each_takes_a_record(nodes=(1, 2, 3)):
+    """Produces a record with acks=all to each partition, as a client does that asks again who leads; returns how long it took."""
+    begin, left, record = time.time(), set(range(COUNT)), kwire.batch([(None, b"x")])
+    while left:
+        holds(time.time() - begin < 90, f"{len(left)} partitions take no record, of them {sorted(left)[:10]}")
+        with contextlib.suppress(OSError, kwire.Closed):
+            leaders = {number: leader for number, (leader, _) in enumerate(partitions(nodes[0])) if number in left}
+            for node in nodes:
+                led = [number for number, leader in leaders.items() if leader == node]
+                with contextlib.closing(kwire.Connection(ADDRESSES[node], 60)) as connection:
+                    answer = connection.call("Produce", 9, {"TransactionalId": None, "Acks": -1, "TimeoutMs": 30000, "TopicData": [{"Name": "many", "PartitionData": [{"Index": number, "Records": record} for number in led]}]})
+                codes = {p["Index"]: p["ErrorCode"] for topic in answer["Responses"] for p in topic["PartitionResponses"]}
+                holds(set(codes.values()) <= {0, *MOVED}, codes)
+                left -= {number for number, code in codes.items() if code == 0}
+    return time.time() - begin
 
 
 def usage(node):
@@ -67,10 +74,7 @@ with check("two thousand partitions are made"):
     eventually(lambda: all_are(3), "all are led", 120)
     print(f"answered after {told:.1f} s, led and in sync after {time.time() - begin:.1f} s")
 with check("each takes a record"):
-    begin = time.time()
-    counts = [writable(node) for node in ADDRESSES]
-    equal(sum(counts), COUNT, counts)
-    print(f"{time.time() - begin:.1f} s; led by nodes 1 to 3: {counts}")
+    print(f"{each_takes_a_record():.1f} s")
 with check("nothing to do with two thousand"):
     time.sleep(5)
     print(idle())
@@ -80,20 +84,19 @@ for victim in ADDRESSES:
         led = sum(leader == victim for leader, _ in partitions(others[0]))
         begin = time.time()
         ask(f"crash {victim}")
-        eventually(lambda: all_are(2, others), "all are led again", 60)
+        eventually(lambda: all_are(2, others), "all are led again", 120)
         headless = time.time() - begin
-        counts = [writable(node) for node in others]
-        written = time.time() - begin
-        equal(sum(counts), COUNT, counts)
+        written = headless + each_takes_a_record(others)
         begin = time.time()
         ask(f"start {victim}")
         eventually(lambda: all(in_sync == 3 for node in others for _, in_sync in partitions(node)), "all replicas in sync", 120)
         print(f"it led {led}; all led again as the others see it {headless:.2f} s after the kill, each had a record after {written:.2f} s; it is in sync everywhere {time.time() - begin:.1f} s after its start (load {os.getloadavg()[0]:.1f})")
 with check("the preferred leaders lead again by command"):
     begin = time.time()
+    eventually(lambda: all_are(3), "all replicas in sync", 60)
     done = tool("kafka-leader-election", "--bootstrap-server", BOOTSTRAP, "--election-type", "preferred", "--all-topic-partitions", limit=120)
     equal(done.code, "0", done)
     eventually(lambda: all_are(3) and max(sum(leader == node for leader, _ in partitions(1)) for node in ADDRESSES) < COUNT // 2, "the leaders are spread", 60)
     print(f"{time.time() - begin:.1f} s")
-    equal(sum(writable(node) for node in ADDRESSES), COUNT)
+    each_takes_a_record()
 finish()
