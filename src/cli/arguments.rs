@@ -40,6 +40,11 @@ pub(crate) enum Command {
         /// All directories of the broker, in the order of log.dirs
         #[arg(value_name = "DIR", required = true)]
         log_dirs: Vec<PathBuf>,
+
+        /// The other nodes of its cluster are lost for good: make it a cluster of this node alone, with a new id. Whatever
+        /// only the others had is lost. Klamm takes it over, too
+        #[arg(long)]
+        alone: bool,
     },
     /// Prepare the directories of a node with controller.quorum.bootstrap.servers and without
     /// controller.quorum.voters; other nodes need none of this
@@ -142,7 +147,8 @@ mod tests {
     #[test]
     fn a_release_names_all_directories() {
         let log_dirs = vec!["/a".into(), "b".into()];
-        let expected = Arguments { command: Some(Command::Release { log_dirs }), ..Arguments::default() };
+        let expected =
+            Arguments { command: Some(Command::Release { log_dirs, alone: false }), ..Arguments::default() };
         assert_eq!(parse(&["release", "/a", "b"]).unwrap(), expected);
         assert_eq!(parse(&["release"]).unwrap_err().exit_code(), 2);
         assert_eq!(parse(&["release", "/a", "--override", "a=b"]).unwrap_err().exit_code(), 2);

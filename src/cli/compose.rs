@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use klamm_config::BrokerConfig;
 use klamm_io::{SystemClock, SystemDisk, SystemNetwork, SystemRandom, Threads};
-use klamm_server::{Format, Machine};
+use klamm_server::{Format, Machine, Others};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::arguments::{Arguments, FormatArguments};
@@ -80,8 +80,9 @@ pub(crate) fn format(asked: FormatArguments) -> anyhow::Result<()> {
 }
 
 /// Gives log directories back to Apache Kafka and tells what was done.
-pub(crate) fn release(log_dirs: Vec<PathBuf>) -> anyhow::Result<()> {
-    let lines = klamm_server::release(log_dirs, &machine())?;
+pub(crate) fn release(log_dirs: Vec<PathBuf>, alone: bool) -> anyhow::Result<()> {
+    let others = if alone { Others::Lost } else { Others::Stay };
+    let lines = klamm_server::release(log_dirs, others, &machine())?;
     let mut stdout = std::io::stdout();
     // A closed stdout is no reason to fail: it is done.
     let _ = lines.iter().try_for_each(|line| writeln!(stdout, "{line}"));

@@ -25,8 +25,8 @@ const FAILED: u8 = 1;
 pub fn run() -> ExitCode {
     let arguments = Arguments::parse();
     log_to_stderr();
-    if let Some(Command::Release { log_dirs }) = arguments.command {
-        return finish(compose::release(log_dirs));
+    if let Some(Command::Release { log_dirs, alone }) = arguments.command {
+        return finish(compose::release(log_dirs, alone));
     }
     if let Some(Command::Format(asked)) = arguments.command {
         return finish(compose::format(asked));

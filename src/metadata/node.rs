@@ -72,6 +72,9 @@ enum SubmitError {
     /// Another node is the active controller, or none is.
     #[error("node {0} is not the active controller")]
     NotController(NodeId),
+    /// The quorum has no majority, as the text says: nobody decides, and nothing was changed.
+    #[error("{0}")]
+    NoMajority(String),
     /// The metadata log cannot be written, or the node is stopping. Whether the change was made is not known.
     #[error("the metadata log of node {0} cannot be written")]
     Unavailable(NodeId),

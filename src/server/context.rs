@@ -213,7 +213,7 @@ impl Context {
         if call.endpoint.is_controller {
             return request.decide(self.metadata.within(timeout)).await;
         }
-        self.controller.ask(request, timeout).await
+        self.controller.ask_for_client(request, timeout).await
     }
 
     /// Returns when this node's partitions have followed the newest metadata, so that a client which was told

@@ -55,9 +55,38 @@ impl ControllerChannel {
     ///
     /// A request whose connection broke may have been decided and is asked again, as Kafka's brokers do.
     pub(crate) async fn ask<R: ForController>(&self, request: R, timeout: Duration) -> R::Response {
+        self.ask_until(request, timeout, || false).await
+    }
+
+    /// The same for a client. Where the quorum has lost its majority it is told so, with who is missing, at the half of its
+    /// time: it would not wait for an answer that comes with the end of it.
+    pub(crate) async fn ask_for_client<R: ForController>(
+        &self,
+        request: R,
+        timeout: Duration,
+    ) -> R::Response {
+        let patience = self.clock.monotonic().saturating_add(timeout / 2);
+        let is_hopeless = || self.clock.monotonic() >= patience && self.metadata.lost_majority().is_some();
+        let response = self.ask_until(request.clone(), timeout, is_hopeless).await;
+        if !is_misplaced::<R>(&response) {
+            return response;
+        }
+        request.decide(self.metadata.within(PAUSE).telling_why()).await
+    }
+
+    /// As [`ControllerChannel::ask`], but waits no longer for a controller once `gives_up`.
+    async fn ask_until<R: ForController>(
+        &self,
+        request: R,
+        timeout: Duration,
+        gives_up: impl Fn() -> bool,
+    ) -> R::Response {
         let deadline = self.clock.monotonic().saturating_add(timeout);
         loop {
-            let left = deadline.saturating_sub(self.clock.monotonic());
+            let left = match gives_up() {
+                false => deadline.saturating_sub(self.clock.monotonic()),
+                true => Duration::ZERO,
+            };
             match self.metadata.image().controller {
                 Some(node) if node != self.node_id && !left.is_zero() => {
                     match self.ask_node(node, &request, left).await {

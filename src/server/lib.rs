@@ -53,6 +53,6 @@ pub use format::{Format, FormatError, format};
 pub use listener::{BindError, Bound, Endpoint, bind};
 #[cfg(debug_assertions)]
 pub use planted::{PlantedBug, plant};
-pub use release::{ReleaseError, release};
+pub use release::{Others, ReleaseError, release};
 pub use start::{Machine, Server, StartError, start};
 pub use view::NodeView;

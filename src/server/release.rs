@@ -6,6 +6,7 @@ use std::sync::Arc;
 use klamm_config::BrokerConfig;
 use klamm_metadata::MetadataNode;
 use klamm_metadata::adoption::{self, Adoption};
+use klamm_model::Uuid;
 use klamm_storage::{Keeper, LogStore, StorageError, StoreSettings, identity};
 
 use crate::start::{Machine, metadata_settings};
@@ -46,13 +47,27 @@ impl From<adoption::ReleaseError> for ReleaseError {
     }
 }
 
+/// What is to become of the other nodes of the cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Others {
+    /// What the metadata says of them stays; mostly there are none.
+    Stay,
+    /// They are lost for good: the node becomes a cluster of its own, with a new id, so that none of them is taken for a
+    /// member of it.
+    Lost,
+}
+
 /// Gives the directories, which are all of a broker that is stopped and in the order of its `log.dirs`, back to
 /// Apache Kafka 4.4. The lines that it returns are for a person.
 ///
 /// # Errors
 /// When a broker runs on them, they are not Klamm's, or the disk fails. Then Klamm can still start on them, or the
 /// message says what to do.
-pub fn release(log_dirs: Vec<PathBuf>, machine: &Machine) -> Result<Vec<String>, ReleaseError> {
+pub fn release(
+    log_dirs: Vec<PathBuf>,
+    others: Others,
+    machine: &Machine,
+) -> Result<Vec<String>, ReleaseError> {
     let disk = &*machine.disk;
     let first = log_dirs[0].clone();
     let not_klamms = |why| ReleaseError::NotKlamms { path: first.clone(), why };
@@ -80,7 +95,15 @@ pub fn release(log_dirs: Vec<PathBuf>, machine: &Machine) -> Result<Vec<String>,
     (config.node_id, config.log_dirs) = (node_id, log_dirs);
     let config = Arc::new(config);
     let image = image_of(&config, machine, &store)?;
-    Ok(adoption::release(&store, &image, disk, node_id, machine.clock.now_ms())?)
+    let now_ms = machine.clock.now_ms();
+    if others == Others::Stay {
+        return Ok(adoption::release(&store, &image, disk, node_id, now_ms)?);
+    }
+    let cluster_id = Uuid::from_random(machine.random.next_16()).to_string();
+    let (image, told) = adoption::left_alone(&image, &store, node_id, &cluster_id)?;
+    let mut lines = adoption::release(&store, &image, disk, node_id, now_ms)?;
+    lines.extend(told);
+    Ok(lines)
 }
 
 /// The metadata as the last run of the node left it.

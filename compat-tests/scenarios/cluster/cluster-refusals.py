@@ -140,14 +140,14 @@ with check("a follower whose log was cut while it was stopped"):
     cut(follower, 0, 1000)
     write()
     follower.start()
-    follower.says("1 logs are not as the last stop, which was clean, has left them")
+    follower.says("the logs of work-0 are not as the last stop, which was clean, has left them")
     nothing_is_lost()
 with check("a leader whose log was cut while it was stopped"):
     led = next(node for node in nodes if node.number == leader(1))
     led.stop()
     cut(led, 1, 100000)
     led.start()
-    led.says("1 logs are not as the last stop, which was clean, has left them")
+    led.says("the logs of work-1 are not as the last stop, which was clean, has left them")
     nothing_is_lost()
 with check("all stopped, and the log of a leader was cut"):
     led = next(node for node in nodes if node.number == leader(2))
@@ -158,7 +158,7 @@ with check("all stopped, and the log of a leader was cut"):
     cut(led, 2, 100000)
     for node in nodes:
         node.start()
-    led.says("1 logs are not as the last stop, which was clean, has left them")
+    led.says("the logs of work-2 are not as the last stop, which was clean, has left them")
     well(*nodes)
     nothing_is_lost()
 with check("all stopped one after the other, and the log of the last one was cut"):
@@ -170,7 +170,7 @@ with check("all stopped one after the other, and the log of the last one was cut
         cut(three, partition, 100000)
     for node in nodes:
         node.start()
-    three.says("4 logs are not as the last stop, which was clean, has left them")
+    three.says("the logs of work-0, work-1, work-2, work-3 are not as the last stop, which was clean, has left them")
     well(*nodes)
     nothing_is_lost()
 with check("all stopped, and a folder of the last one is gone"):
@@ -199,16 +199,34 @@ with check("a lost majority is told by log, health and errors, and is over when 
     print("a producer is told:", failed)
     holds(failed and failed[0] is not None, "it was acknowledged")
     asking = AdminClient(lonely)  # its future needs it alive
+    begin = time.time()
     try:
         asking.create_topics([NewTopic("more", 1, 1)], request_timeout=8, operation_timeout=5)["more"].result(20)
         raise AssertionError("a topic was made")
     except KafkaException as error:
-        print("who makes a topic is told:", error)
+        print(f"who makes a topic is told after {time.time() - begin:.1f} s:", error)
+        holds("no majority" in str(error) and "node 2" in str(error) and "node 3" in str(error), error)
     two.start()
     well(one, two)
     three.start()
     well(*nodes)
     all_in_sync()
+with check("a majority that is lost for good: one node goes on alone, with all that was acknowledged"):
+    write()
+    for node in nodes:
+        node.stop("kill")
+    released = subprocess.run([os.environ["KLAMM_BIN"], "release", "--alone", str(one.data)], capture_output=True, text=True)
+    print(released.stdout + released.stderr)
+    equal(released.returncode, 0, released.stderr)
+    holds("never start the other nodes" in released.stdout, released.stdout)
+    one.start({"controller.quorum.voters": f"1@127.0.0.1:{one.controller}", "default.replication.factor": None, "min.insync.replicas": None})
+    well(one)
+    quiet["bootstrap.servers"] = group["bootstrap.servers"] = f"127.0.0.1:{one.port}"
+    each_is_there_once("work", 30)
+    write()
+    each_is_there_once("work", 30)
+    two.start()
+    two.is_refused("belongs to cluster", "and the directory of this node to cluster")
 for node in nodes:
     node.process.kill()
 finish()

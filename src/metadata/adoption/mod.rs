@@ -5,6 +5,7 @@
 //! (`LogStore::take_over`); until then the import is done again from the start, and a journal in the metadata's
 //! folder tells what an import left from what a cluster lives on.
 
+mod alone;
 mod checks;
 mod folders;
 mod quorum_log;
@@ -26,6 +27,7 @@ use crate::controller::TopicDefaults;
 use crate::image::Image;
 use crate::quorum::import::import;
 
+pub use alone::left_alone;
 use quorum_log::QuorumLog;
 pub use release::{ReleaseError, release, resume_release};
 

@@ -62,7 +62,7 @@ pub enum ReleaseError {
     Refused(String),
 }
 
-/// Gives the store's directories back to Apache Kafka 4.4, with the metadata of `image`. The lines that it
+/// Gives the store's directories back to Apache Kafka 4.4, with the metadata of `image`, to whose cluster they belong then. The lines that it
 /// returns are for a person.
 ///
 /// # Errors
@@ -87,7 +87,7 @@ pub fn release(
     let dir = store.metadata_dir();
     let failed = |error| ReleaseError::Io { path: dir.clone(), error };
     disk.replace(&dir.join(JOURNAL), JOURNAL_SAYS.as_bytes()).map_err(failed)?;
-    store.give_back()?;
+    store.give_back(&image.cluster_id)?;
     remove_metadata(disk, &dir).map_err(failed)?;
     let partitions: usize = image.topics.values().map(|topic| topic.partitions.len()).sum();
     lines.insert(

@@ -48,16 +48,24 @@ use crate::image::Image;
 pub struct Decisions<'a> {
     pub(super) node: &'a MetadataNode,
     pub(super) limit: Duration,
+    /// Whether whoever asks is told by words that the majority is lost.
+    pub(super) tells_why: bool,
 }
 
 impl MetadataNode {
     /// Decisions for which one waits no longer than `limit`.
     pub fn within(&self, limit: Duration) -> Decisions<'_> {
-        Decisions { node: self, limit }
+        Decisions { node: self, limit, tells_why: false }
     }
 }
 
 impl Decisions<'_> {
+    /// The same; where the quorum has lost its majority, the answer is REQUEST_TIMED_OUT with words for a person on who is
+    /// missing, in place of NOT_CONTROLLER, after which clients would look for a controller and try again without a word.
+    pub fn telling_why(self) -> Self {
+        Decisions { tells_why: true, ..self }
+    }
+
     /// CreateTopics.
     pub async fn create_topics(&self, request: CreateTopicsRequest) -> CreateTopicsResponse {
         let request = Arc::new(request);
@@ -340,7 +348,14 @@ impl Decisions<'_> {
             receiver.await.map_err(|_| unavailable())?
         };
         let limit = self.limit;
-        tokio::time::timeout(limit, decided).await.unwrap_or(Err(SubmitError::TimedOut { node: *id, limit }))
+        let decided = tokio::time::timeout(limit, decided).await;
+        match decided.unwrap_or(Err(SubmitError::TimedOut { node: *id, limit })) {
+            Err(SubmitError::NotController(node)) if self.tells_why => Err(match self.node.lost_majority() {
+                Some(why) => SubmitError::NoMajority(why),
+                None => SubmitError::NotController(node),
+            }),
+            decided => decided,
+        }
     }
 }
 
@@ -357,7 +372,7 @@ impl SubmitError {
         match self {
             SubmitError::NotController(_) => ErrorCode::NotController,
             SubmitError::Unavailable(_) => ErrorCode::KafkaStorageError,
-            SubmitError::TimedOut { .. } => ErrorCode::RequestTimedOut,
+            SubmitError::TimedOut { .. } | SubmitError::NoMajority(_) => ErrorCode::RequestTimedOut,
             SubmitError::NotEncodable(_) | SubmitError::TooLarge { .. } => ErrorCode::InvalidRequest,
         }
     }

@@ -135,8 +135,8 @@ impl Members {
         let (state, advice) = if present < needed {
             (
                 "no majority: nothing of the metadata can change, and no partition gets a new leader",
-                ". Start these nodes again with their directories; a majority that is lost for good cannot be replaced \
-                 by new nodes",
+                ". Start these nodes again with their directories. New nodes cannot take the place of a majority that is \
+                 lost for good: 'klamm release --alone' makes a cluster of what one node has (docs/cluster.md)",
             )
         } else {
             ("no leader yet: an election is under way", "")

@@ -14,7 +14,8 @@ use klamm_io::{Clock, Disk, SystemClock};
 use klamm_metadata::{
     InitialVoters, MetadataNode, QuorumState, ReplicaKey, VoterChange, VoterChangeError, format,
 };
-use klamm_model::{NodeId, Uuid};
+use klamm_model::{ErrorCode, NodeId, Uuid};
+use klamm_protocol::messages::create_topics::{CreatableTopic, CreatableTopicResult, CreateTopicsRequest};
 use klamm_testing::SeededRandom;
 
 use wires::{
@@ -110,6 +111,12 @@ async fn two_lost_disks_elect_nobody() {
         why.contains("node 2 with directory AgICAgICAgICAgICAgICAg at host2:9093 (node 2 with directory"),
         "{why}"
     );
+    // A client would try again without a word after NOT_CONTROLLER.
+    let topic = CreatableTopic { name: "new".to_owned(), num_partitions: 1, ..Default::default() };
+    let request = CreateTopicsRequest { topics: vec![topic], ..Default::default() };
+    let answer = third.within(LIMIT).telling_why().create_topics(request).await;
+    let CreatableTopicResult { error_code, error_message, .. } = &answer.topics[0];
+    assert_eq!((*error_code, error_message.as_ref()), (ErrorCode::RequestTimedOut.code(), Some(&why)));
 }
 
 /// A directory whose metadata is gone may have voted. It must not begin anew under the same id.

@@ -232,15 +232,17 @@ async fn a_directory_can_be_given_back_and_taken_over_again() {
             .await;
         server.context().await_applied(10_000).await;
         let before = server.context().image();
-        let error = crate::release(vec![LOGS.into()], &machine(&disk)).unwrap_err().to_string();
+        let error =
+            crate::release(vec![LOGS.into()], crate::Others::Stay, &machine(&disk)).unwrap_err().to_string();
         assert!(error.contains("another process uses this log directory"), "{error}");
         server.stop().await;
-        let lines = crate::release(vec![LOGS.into()], &machine(&disk)).unwrap();
+        let lines = crate::release(vec![LOGS.into()], crate::Others::Stay, &machine(&disk)).unwrap();
         assert!(lines[0].starts_with("5 topics with 11 partitions were given back"), "{lines:?}");
         let identity = String::from_utf8(disk.read(Path::new("/data/meta.properties")).unwrap()).unwrap();
         assert!(identity.contains("version=1\n") && identity.contains("node.id=1\n"), "{identity}");
         assert!(!disk.exists(Path::new("/data/klamm-metadata")).unwrap());
-        let error = crate::release(vec![LOGS.into()], &machine(&disk)).unwrap_err().to_string();
+        let error =
+            crate::release(vec![LOGS.into()], crate::Others::Stay, &machine(&disk)).unwrap_err().to_string();
         assert!(error.contains("the directory is Apache Kafka's already"), "{error}");
         let server = node(&disk, version).await.unwrap();
         let after = server.context().image();
@@ -270,11 +272,13 @@ async fn directories_in_another_order_are_not_given_back() {
     let sources = klamm_config::Sources { overrides, ..Default::default() };
     let (config, _) = klamm_config::load(&sources).unwrap();
     crate::start(config, machine(&disk)).await.unwrap().stop().await;
-    let refused = crate::release(two("/two", "/one"), &machine(&disk)).unwrap_err().to_string();
+    let refused =
+        crate::release(two("/two", "/one"), crate::Others::Stay, &machine(&disk)).unwrap_err().to_string();
     assert!(refused.contains("in the same order"), "{refused}");
-    let refused = crate::release(vec!["/one".into()], &machine(&disk)).unwrap_err().to_string();
+    let refused =
+        crate::release(vec!["/one".into()], crate::Others::Stay, &machine(&disk)).unwrap_err().to_string();
     assert!(refused.contains("director"), "{refused}");
-    let lines = crate::release(two("/one", "/two"), &machine(&disk)).unwrap();
+    let lines = crate::release(two("/one", "/two"), crate::Others::Stay, &machine(&disk)).unwrap();
     assert!(lines[0].starts_with("0 topics"), "{lines:?}");
 }
 
@@ -288,15 +292,18 @@ async fn a_release_that_is_cut_short_can_be_done_again() {
     server.stop().await;
     let whole = original.kill();
     let before = whole.counters().changes();
-    crate::release(vec![LOGS.into()], &machine(&whole)).unwrap();
+    crate::release(vec![LOGS.into()], crate::Others::Stay, &machine(&whole)).unwrap();
     let changes = whole.counters().changes() - before;
     for point in 0..changes {
         let disk = fixture("4.4");
         node(&disk, "4.4").await.unwrap().stop().await;
         disk.crash_after(point);
-        assert!(crate::release(vec![LOGS.into()], &machine(&disk)).is_err(), "{point} of {changes}");
+        assert!(
+            crate::release(vec![LOGS.into()], crate::Others::Stay, &machine(&disk)).is_err(),
+            "{point} of {changes}"
+        );
         let disk = disk.crash();
-        let again = crate::release(vec![LOGS.into()], &machine(&disk));
+        let again = crate::release(vec![LOGS.into()], crate::Others::Stay, &machine(&disk));
         if let Err(error) = again {
             assert!(error.to_string().contains("is Apache Kafka's already"), "{point}: {error}");
         }

@@ -232,9 +232,12 @@ impl LogDirectory {
     }
 
     /// Makes the directory Apache Kafka's.
-    pub(super) fn give_back(&self, disk: &dyn Disk) -> Result<(), StorageError> {
+    pub(super) fn give_back(&self, disk: &dyn Disk, cluster_id: &str) -> Result<(), StorageError> {
         match MetaProperties::read(disk, &self.path)? {
-            Some(meta) => MetaProperties { keeper: Keeper::KafkaWithKraft, ..meta }.write(disk, &self.path),
+            Some(meta) => {
+                let (keeper, cluster_id) = (Keeper::KafkaWithKraft, Some(cluster_id.to_owned()));
+                MetaProperties { keeper, cluster_id, ..meta }.write(disk, &self.path)
+            }
             None => Ok(()),
         }
     }

@@ -96,9 +96,9 @@ impl LogStore {
     }
 
     /// Makes all directories Apache Kafka's, of KRaft, so that it starts on them.
-    pub fn give_back(&self) -> Result<(), StorageError> {
+    pub fn give_back(&self, cluster_id: &str) -> Result<(), StorageError> {
         let disk = &*self.shared.environment.disk;
-        self.shared.directories.iter().try_for_each(|directory| directory.give_back(disk))
+        self.shared.directories.iter().try_for_each(|directory| directory.give_back(disk, cluster_id))
     }
 
     /// All folders of partitions, opened or not, in the order of `log.dirs` and by name.

@@ -29,7 +29,7 @@ pub struct LoadReport {
     /// Logs that had to be recovered, and are open now.
     pub recovered_logs: usize,
     /// Logs that are not as a clean stop has left them: records may be missing at their ends.
-    pub changed_logs: usize,
+    pub changed_logs: Vec<TopicPartition>,
     /// Bytes that recovery has checked.
     pub scanned_bytes: u64,
     /// Bytes that were no whole batches and were cut off.
@@ -138,8 +138,9 @@ impl LogStore {
         let there = tasks.iter().map(|task| &task.topic_partition);
         let there: BTreeSet<_> = there.chain(report.failed.iter().map(|(name, _)| name)).cloned().collect();
         for (directory, remembered, _) in &remembered {
-            report.changed_logs += tell_missing(directory, remembered, &there);
+            report.changed_logs.extend(tell_missing(directory, remembered, &there));
         }
+        report.changed_logs.sort_unstable();
         let interrupted = futures.iter().map(|task| task.open_log(config_of(&task.topic_partition)));
         self.shared.interrupted.lock().extend(interrupted.map(Interrupted));
         self.resume_moves();
@@ -239,7 +240,9 @@ impl LogStore {
         let kept = opening.and_then(|opening| self.keep(task, opening));
         let mut report = report.lock();
         let is_changed = task.remembered.was_clean && task.directory.health.is_online();
-        report.changed_logs += usize::from(is_changed && !matches!(kept, Ok(true)));
+        if is_changed && !matches!(kept, Ok(true)) {
+            report.changed_logs.push(topic_partition.clone());
+        }
         match kept {
             Ok(true) => report.logs += 1,
             Ok(false) => report.unchecked_logs += 1,
@@ -285,16 +288,16 @@ fn tell_missing(
     directory: &LogDirectory,
     remembered: &Remembered,
     there: &BTreeSet<TopicPartition>,
-) -> usize {
+) -> Vec<TopicPartition> {
+    let mut missing = Vec::new();
     if !remembered.was_clean {
-        return 0;
+        return missing;
     }
-    let mut missing = 0;
     for (partition, end_offset) in &remembered.recovery_points {
         if *end_offset <= 0 || there.contains(partition) {
             continue;
         }
-        missing += 1;
+        missing.push(partition.clone());
         tracing::error!(
             %partition, directory = %directory.path.display(), end_offset,
             "the partition's folder is gone, which was there when this node stopped; what other replicas have of it is \

@@ -6,10 +6,12 @@
 mod joining;
 mod stage;
 
+use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use klamm_io::Disk;
-use klamm_metadata::{ConfigResource, Image};
+use klamm_metadata::{Broker, ConfigResource, Image, PartitionState, Topic, adoption};
 use klamm_model::{LeaderEpoch, NodeId, ProducerId, Uuid};
 use klamm_protocol::records::cluster_metadata::{
     AbortTransactionRecord, AccessControlEntryRecord, BeginTransactionRecord, ConfigRecord,
@@ -343,4 +345,51 @@ fn a_topic_config_of_a_type_that_nobody_knows_is_passed_over() {
     };
     let disk = kraft_directory(&[batch(0, &[odd.into(), topic("t", 1)])]);
     assert_eq!(plan(&open(&disk).unwrap(), &disk).unwrap().image().topic_ids.len(), 1);
+}
+
+/// Whoever goes on with what one node has must be told what may be missing, and meet nothing of the lost ones again.
+#[test]
+fn a_node_that_is_left_alone_has_all_partitions_and_says_what_may_be_missing() {
+    let disk = fixture("4.4");
+    let mut image = started(&disk);
+    let others = [NodeId(2), NodeId(3)];
+    for id in others {
+        let broker = Arc::new(Broker { id, ..(*image.brokers[&NODE]).clone() });
+        image.brokers.insert(id, broker);
+        let config =
+            Arc::new(BTreeMap::from([("leader.replication.throttled.rate".to_owned(), "1".to_owned())]));
+        image.configs.insert(ConfigResource::Broker(Some(id)), config);
+    }
+    image.features.insert("kraft.version".to_owned(), 1);
+    let alpha = image.topic_ids["alpha"];
+    let topic = Arc::make_mut(image.topics.get_mut(&alpha).unwrap());
+    for state in &mut topic.partitions {
+        (state.replicas, state.isr) = (vec![NodeId(2), NODE], vec![NodeId(2), NODE]);
+    }
+    topic.partitions[1].isr = vec![NodeId(2)];
+    let partitions = vec![PartitionState { replicas: others.to_vec(), ..topic.partitions[0].clone() }];
+    let gone = Topic { name: "gone".into(), id: Uuid([7; 16]), partitions };
+    image.topic_ids.insert(gone.name.clone(), gone.id);
+    image.topics.insert(gone.id, Arc::new(gone));
+
+    let (alone, lines) = adoption::left_alone(&image, &open(&disk).unwrap(), NODE, "new").unwrap();
+    assert_eq!(alone.cluster_id, "new");
+    assert_eq!(alone.brokers.keys().collect::<Vec<_>>(), [&NODE]);
+    assert!(!others.iter().any(|id| alone.configs.contains_key(&ConfigResource::Broker(Some(*id)))));
+    assert_eq!(alone.features.get("kraft.version"), None);
+    for state in alone.topics.values().flat_map(|topic| &topic.partitions) {
+        assert_eq!(
+            (&state.replicas[..], &state.isr[..], state.directories.len()),
+            (&[NODE][..], &[NODE][..], 1)
+        );
+    }
+    assert!(
+        lines[1].starts_with("1 of the partitions were not in sync here") && lines[1].ends_with(": alpha-1"),
+        "{lines:?}"
+    );
+    assert!(
+        lines[2].starts_with("1 of the partitions had no replica here") && lines[2].ends_with(": gone-0"),
+        "{lines:?}"
+    );
+    assert_eq!(lines.len(), 3, "{lines:?}");
 }
