@@ -11,7 +11,7 @@ use klamm_partition::Partition;
 
 use crate::group::{GroupShard, Reply, Request};
 use crate::machine::Host;
-use crate::runtime::{CoordinatorLog, Mailboxes};
+use crate::runtime::{CoordinatorLog, Loading, Mailboxes};
 use crate::settings::GroupSettings;
 
 /// Who sent a request.
@@ -113,6 +113,11 @@ impl GroupCoordinator {
                 mailbox.ask(Request::TopicsDeleted { names, image }).await;
             }
         });
+    }
+
+    /// How far the partitions are that this node leads.
+    pub fn loading(&self) -> Loading {
+        self.mailboxes.loading()
     }
 
     /// Opens a mailbox over a log, in place of one from an earlier epoch, and loads it. What

@@ -10,7 +10,7 @@ use klamm_partition::Partition;
 
 use crate::machine::Host;
 use crate::partition_of;
-use crate::runtime::{CoordinatorLog, Mailboxes};
+use crate::runtime::{CoordinatorLog, Loading, Mailboxes};
 use crate::settings::TransactionSettings;
 use crate::transaction::{Reply, Request, TransactionShard, WriteMarkers};
 
@@ -105,6 +105,11 @@ impl TransactionCoordinator {
         let now = self.mailboxes.clock.monotonic();
         let index = partition_of(transactional_id, self.env.transactions_partition_count());
         self.leads(transactional_id, epoch) && self.env.led_alone(index, now).await
+    }
+
+    /// How far the partitions are that this node leads.
+    pub fn loading(&self) -> Loading {
+        self.mailboxes.loading()
     }
 
     /// Opens a mailbox over a log, in place of one from an earlier epoch, and loads it. What

@@ -1,5 +1,7 @@
 //! DescribeGroups, ListGroups and DeleteGroups.
 
+use std::collections::BTreeSet;
+
 use klamm_model::ErrorCode;
 use klamm_protocol::messages::delete_groups::{
     DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse,
@@ -68,8 +70,9 @@ impl GroupCoordinator {
         request: DeleteGroupsRequest,
     ) -> DeleteGroupsResponse {
         let mut response = DeleteGroupsResponse::default();
+        let mut named = BTreeSet::new();
         for group in request.groups_names {
-            if response.results.iter().any(|result| result.group_id == group) {
+            if !named.insert(group.clone()) {
                 continue;
             }
             let reply = self.ask(&group, Request::Delete { group: group.clone() }).await;

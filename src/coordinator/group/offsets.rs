@@ -74,6 +74,10 @@ impl PendingOffsets {
         }
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_place.is_empty()
+    }
+
     pub(super) fn contains(&self, group: &Arc<str>, topic: &Arc<str>, partition: i32) -> bool {
         !self.by_place.is_empty() && self.by_place.contains_key(&(group.clone(), topic.clone(), partition))
     }

@@ -29,22 +29,23 @@ const OFFSET_COMMIT_VERSION: i16 = 4;
 /// The only version that carries a time of expiry of the commit's own.
 const OFFSET_COMMIT_VERSION_WITH_EXPIRY: i16 = 1;
 
-/// A record of `__consumer_offsets`. A value of `None` is a tombstone.
+/// A record of `__consumer_offsets`. A value of `None` is a tombstone. One that is read borrows its names from its key:
+/// of millions of commits, most are of the same few groups and topics.
 #[derive(Clone, Debug, PartialEq)]
-pub enum GroupRecord {
+pub enum GroupRecord<Name = Arc<str>> {
     /// A classic group.
     Group {
         /// The group.
-        group: Arc<str>,
+        group: Name,
         /// Its state.
         value: Option<GroupMetadataValue>,
     },
     /// A committed offset.
     Offset {
         /// The group.
-        group: Arc<str>,
+        group: Name,
         /// The topic.
-        topic: Arc<str>,
+        topic: Name,
         /// The partition.
         partition: i32,
         /// What was committed.
@@ -53,7 +54,7 @@ pub enum GroupRecord {
     /// Whether a group of a protocol that is not served exists. It is never written.
     Foreign {
         /// The group.
-        group: Arc<str>,
+        group: Name,
         /// Whether it exists.
         exists: bool,
     },
@@ -78,18 +79,21 @@ pub enum RecordError {
     },
 }
 
-impl GroupRecord {
+impl<Name: AsRef<str>> GroupRecord<Name> {
     /// What it is about, unless it is of a protocol that is not served.
     pub fn key(&self) -> Option<RecordKey> {
         match self {
-            GroupRecord::Group { group, .. } => Some(RecordKey::of_group(group)),
+            GroupRecord::Group { group, .. } => Some(RecordKey::of_group(&group.as_ref().into())),
             GroupRecord::Offset { group, topic, partition, .. } => {
-                Some(RecordKey::of_offset(group, topic, *partition))
+                let (group, topic) = (group.as_ref().into(), topic.as_ref().into());
+                Some(RecordKey::of_offset(&group, &topic, *partition))
             }
             GroupRecord::Foreign { .. } => None,
         }
     }
+}
 
+impl GroupRecord {
     /// Key and value.
     ///
     /// # Errors
@@ -110,40 +114,57 @@ impl GroupRecord {
             GroupRecord::Foreign { .. } => unreachable!("records of other protocols are never written"),
         }
     }
+}
+
+impl<'a> GroupRecord<&'a str> {
+    /// The same with names of its own.
+    pub fn owned(self) -> GroupRecord {
+        match self {
+            GroupRecord::Group { group, value } => GroupRecord::Group { group: group.into(), value },
+            GroupRecord::Offset { group, topic, partition, value } => {
+                GroupRecord::Offset { group: group.into(), topic: topic.into(), partition, value }
+            }
+            GroupRecord::Foreign { group, exists } => GroupRecord::Foreign { group: group.into(), exists },
+        }
+    }
 
     /// Reads a record; `Ok(None)` for one of a kind that no classic group needs.
     ///
     /// # Errors
     /// When the bytes are not what their kind says.
     pub fn decode(
-        key: &[u8],
+        key: &'a [u8],
         value: Option<Bytes>,
         record_offset: Offset,
-    ) -> Result<Option<GroupRecord>, RecordError> {
+    ) -> Result<Option<GroupRecord<&'a str>>, RecordError> {
         let mut reader = KeyReader::new(key);
         let kind = reader.int16().ok_or(RecordError::Key { kind: -1 })?;
         let cut = || RecordError::Key { kind };
         match kind {
             OFFSET_COMMIT_LEGACY | OFFSET_COMMIT => {
-                let group: Arc<str> = reader.string().ok_or_else(cut)?.into();
-                let topic: Arc<str> = reader.string().ok_or_else(cut)?.into();
+                let group = reader.string().ok_or_else(cut)?;
+                let topic = reader.string().ok_or_else(cut)?;
                 let partition = reader.int32().ok_or_else(cut)?;
                 let value = value.map(|bytes| decode_commit(bytes, record_offset)).transpose();
                 let value = value.map_err(|source| RecordError::Value {
-                    key: RecordKey::of_offset(&group, &topic, partition),
+                    key: RecordKey::of_offset(&group.into(), &topic.into(), partition),
                     source,
                 })?;
                 Ok(Some(GroupRecord::Offset { group, topic, partition, value }))
             }
             GROUP_METADATA => {
-                let group: Arc<str> = reader.string().ok_or_else(cut)?.into();
+                let group = reader.string().ok_or_else(cut)?;
+                // What its members offer must not keep all the bytes that were read with it.
+                let value = value.map(|bytes| Bytes::copy_from_slice(&bytes));
                 let value = value.map(decode_versioned::<GroupMetadataValue>).transpose();
-                let value = value
-                    .map_err(|source| RecordError::Value { key: RecordKey::of_group(&group), source })?;
+                let value = value.map_err(|source| RecordError::Value {
+                    key: RecordKey::of_group(&group.into()),
+                    source,
+                })?;
                 Ok(Some(GroupRecord::Group { group, value: value.map(|(value, _)| value) }))
             }
             CONSUMER_GROUP_METADATA | SHARE_GROUP_METADATA | STREAMS_GROUP_METADATA => {
-                let group: Arc<str> = reader.string().ok_or_else(cut)?.into();
+                let group = reader.string().ok_or_else(cut)?;
                 Ok(Some(GroupRecord::Foreign { group, exists: value.is_some() }))
             }
             _ => Ok(None),

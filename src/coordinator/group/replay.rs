@@ -1,5 +1,6 @@
 //! The one way in which what the log persists gets into memory, while loading and while serving.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use klamm_model::ProducerId;
@@ -15,41 +16,34 @@ use super::{Effects, GroupShard, Now, Origin, rebalance};
 impl GroupShard {
     /// Applies one record. Any order that compaction can leave is fine: a tombstone without a value before
     /// it, an offset without its group.
-    pub fn replay(&mut self, origin: Origin, record: GroupRecord) {
+    pub fn replay<Name: AsRef<str>>(&mut self, origin: Origin, record: GroupRecord<Name>) {
         if !self.unreadable.is_empty() && origin.transaction_of == ProducerId::NONE {
             record.key().into_iter().for_each(|key| self.unreadable.replaced(&key, origin.offset));
         }
         match record {
             GroupRecord::Group { group, value: Some(value) } => {
-                self.group_entry(group).stored = Some(value);
+                self.group_entry(group.as_ref()).stored = Some(value);
             }
-            GroupRecord::Group { group, value: None } => self.replay_group_tombstone(&group),
+            GroupRecord::Group { group, value: None } => self.replay_group_tombstone(group.as_ref()),
             GroupRecord::Offset { group, topic, partition, value: Some(value) } => {
                 let value = CommittedOffset { record_offset: origin.offset, ..value };
-                let topic = self.intern(topic);
-                let entry = self.group_entry(group);
-                if origin.transaction_of == ProducerId::NONE {
-                    entry.offsets.entry(topic).or_default().insert(partition, value);
-                } else {
-                    let group = entry.id.clone();
-                    self.pending.insert(origin.transaction_of, (group, topic, partition), value);
-                }
+                self.replay_offset(origin.transaction_of, group.as_ref(), topic.as_ref(), partition, value);
             }
             GroupRecord::Offset { group, topic, partition, value: None } => {
-                self.replay_offset_tombstone(group, topic, partition);
+                self.replay_offset_tombstone(group.as_ref(), topic.as_ref(), partition);
             }
             GroupRecord::Foreign { group, exists: true } => {
-                self.foreign.entry(group).or_insert(false);
+                self.foreign.entry(group.as_ref().into()).or_insert(false);
             }
             GroupRecord::Foreign { group, exists: false } => {
-                self.foreign.remove(&group);
+                self.foreign.remove(group.as_ref());
             }
         }
     }
 
     /// Applies a record of which only the key can be read. What was known under that key is not true any more.
     pub fn replay_unreadable(&mut self, origin: Origin, key: RecordKey) {
-        let group = self.group_entry(key.group.clone());
+        let group = self.group_entry(&key.group);
         if key.place.is_none() {
             group.stored = None;
         }
@@ -66,7 +60,7 @@ impl GroupShard {
             }
             let key = RecordKey::of_offset(&group, &topic, partition);
             self.unreadable.replaced(&key, offset.record_offset);
-            let partitions = self.group_entry(group).offsets.entry(topic).or_default();
+            let partitions = self.group_entry(&group).offsets.entry(topic).or_default();
             let newest = partitions.get(&partition).map_or(-1, |before| before.record_offset);
             if offset.record_offset > newest {
                 partitions.insert(partition, offset);
@@ -150,17 +144,32 @@ impl GroupShard {
         }
     }
 
-    fn group_entry(&mut self, id: Arc<str>) -> &mut Group {
-        self.groups.entry(id).or_insert_with_key(|id| Group::new(id.clone()))
+    fn group_entry(&mut self, id: &str) -> &mut Group {
+        self.groups.entry(id.into()).or_insert_with_key(|id| Group::new(id.clone()))
     }
 
-    /// The one copy of a topic's name.
-    fn intern(&mut self, topic: Arc<str>) -> Arc<str> {
-        if let Some(known) = self.topics.get(&topic) {
-            return known.clone();
+    /// A coordinator loads millions of these: names are copied only where they are new.
+    fn replay_offset(
+        &mut self,
+        transaction_of: ProducerId,
+        group: &str,
+        topic: &str,
+        partition: i32,
+        value: CommittedOffset,
+    ) {
+        let group = match self.groups.get_mut(group) {
+            Some(group) => group,
+            None => self.groups.entry(group.into()).or_insert_with_key(|id| Group::new(id.clone())),
+        };
+        if transaction_of != ProducerId::NONE {
+            let place = (group.id.clone(), the_one_copy(&mut self.topics, topic), partition);
+            return self.pending.insert(transaction_of, place, value);
         }
-        self.topics.insert(topic.clone());
-        topic
+        let partitions = match group.offsets.get_mut(topic) {
+            Some(partitions) => partitions,
+            None => group.offsets.entry(the_one_copy(&mut self.topics, topic)).or_default(),
+        };
+        partitions.insert(partition, value);
     }
 
     /// Forgets the names of topics without offsets. Whoever has offsets of a topic holds its name.
@@ -168,7 +177,7 @@ impl GroupShard {
         self.topics.retain(|topic| Arc::strong_count(topic) > 1);
     }
 
-    fn replay_group_tombstone(&mut self, id: &Arc<str>) {
+    fn replay_group_tombstone(&mut self, id: &str) {
         let Some(group) = self.groups.get_mut(id) else { return };
         group.stored = None;
         // While serving, only an empty group is deleted. One that members have come to since, or that still
@@ -176,31 +185,44 @@ impl GroupShard {
         let is_unused = group.offsets.is_empty()
             && group.size() == 0
             && group.state == State::Empty
-            && self.pending.places_of(id).next().is_none()
+            && self.pending.places_of(&group.id).next().is_none()
             && !self.unreadable.has(id);
         if is_unused {
             self.drop_group(id);
         }
     }
 
-    fn replay_offset_tombstone(&mut self, id: Arc<str>, topic: Arc<str>, partition: i32) {
-        self.pending.forget(&(id.clone(), topic.clone(), partition));
-        let Some(group) = self.groups.get_mut(&id) else { return };
-        if let Some(partitions) = group.offsets.get_mut(&topic) {
+    fn replay_offset_tombstone(&mut self, id: &str, topic: &str, partition: i32) {
+        if !self.pending.is_empty() {
+            self.pending.forget(&(id.into(), topic.into(), partition));
+        }
+        let Some(group) = self.groups.get_mut(id) else { return };
+        if let Some(partitions) = group.offsets.get_mut(topic) {
             partitions.remove(&partition);
             if partitions.is_empty() {
-                group.offsets.remove(&topic);
+                group.offsets.remove(topic);
             }
         }
     }
 
     /// Forgets a group and its deadlines.
-    fn drop_group(&mut self, id: &Arc<str>) {
+    fn drop_group(&mut self, id: &str) {
         let Some(group) = self.groups.remove(id) else { return };
+        let id = &group.id;
         for member in group.pending_join {
             self.deadlines.cancel(&Timer::Session { group: id.clone(), member });
         }
         self.deadlines.cancel(&Timer::Join { group: id.clone() });
         self.deadlines.cancel(&Timer::Sync { group: id.clone() });
     }
+}
+
+/// The one copy of a topic's name.
+fn the_one_copy(topics: &mut BTreeSet<Arc<str>>, topic: &str) -> Arc<str> {
+    if let Some(known) = topics.get(topic) {
+        return known.clone();
+    }
+    let name: Arc<str> = topic.into();
+    topics.insert(name.clone());
+    name
 }

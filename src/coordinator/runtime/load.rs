@@ -1,5 +1,7 @@
 //! Loading: the partition is read from its first record to its last, and each is replayed.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use klamm_model::{Offset, ProducerId};
 use klamm_records::control::ControlRecord;
@@ -29,6 +31,15 @@ pub(crate) struct Loaded {
     pub(crate) bytes: u64,
 }
 
+impl Loaded {
+    /// Whole MiB in a second, if it took that long.
+    pub(crate) fn rate_mib(&self, took: Duration) -> u64 {
+        (self.bytes as f64 / MIB / took.as_secs_f64().max(0.001)) as u64
+    }
+}
+
+const MIB: f64 = 1024.0 * 1024.0;
+
 /// Reads and replays one stretch of the log; returns the offset to go on from.
 pub(crate) fn load_some<M: Machine>(
     log: &dyn CoordinatorLog,
@@ -38,8 +49,7 @@ pub(crate) fn load_some<M: Machine>(
     loaded: &mut Loaded,
 ) -> Result<Offset, LoadError> {
     let bytes = log.read(from, bytes_max)?;
-    loaded.bytes += bytes.len() as u64;
-    let next = replay_all(bytes, machine, from, &mut loaded.records)
+    let next = replay_all(bytes, machine, from, loaded)
         .map_err(|source| LoadError::Records { after: from, source })?;
     if next == from {
         return Err(LoadError::Hole { at: from, end: log.end_offset() });
@@ -52,7 +62,7 @@ pub(crate) fn replay_all<M: Machine>(
     bytes: Bytes,
     machine: &mut M,
     from: Offset,
-    count: &mut u64,
+    loaded: &mut Loaded,
 ) -> Result<Offset, RecordsError> {
     let mut next = from;
     for batch in batches(bytes).lenient() {
@@ -62,8 +72,9 @@ pub(crate) fn replay_all<M: Machine>(
         if batch.header.is_control() {
             replay_marker(&batch, machine);
         } else {
-            replay_batch(&batch, machine, from, count)?;
+            replay_batch(&batch, machine, from, &mut loaded.records)?;
         }
+        loaded.bytes += batch.bytes.len() as u64;
         next = next.max(batch.header.next_offset());
     }
     Ok(next)

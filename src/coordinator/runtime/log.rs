@@ -52,6 +52,9 @@ pub trait CoordinatorLog: Send + Sync + 'static {
     /// The offset that the next record gets.
     fn end_offset(&self) -> Offset;
 
+    /// Its size in bytes.
+    fn size(&self) -> u64;
+
     /// Batches from the one that holds `from`, about `bytes_max` bytes but the first batch whole; the last
     /// one may be cut. Reads up to the end of the log, beyond the high watermark.
     fn read(&self, from: Offset, bytes_max: usize) -> Result<Bytes, LogFault>;
@@ -115,6 +118,10 @@ impl CoordinatorLog for PartitionLog {
 
     fn end_offset(&self) -> Offset {
         self.partition.offsets().log_end
+    }
+
+    fn size(&self) -> u64 {
+        self.partition.log().size()
     }
 
     fn read(&self, from: Offset, bytes_max: usize) -> Result<Bytes, LogFault> {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use klamm_io::Clock;
@@ -17,7 +17,7 @@ use super::log::{CoordinatorLog, LogFault};
 use crate::machine::{Effects, Form, Host, Machine, Now, Origin, Ticket, Write};
 use crate::planted::planted;
 
-/// How far a mailbox is.
+/// What a mailbox does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Status {
     Loading,
@@ -31,6 +31,18 @@ const LOAD_PAUSE: Duration = Duration::from_secs(1);
 
 /// The longest wait.
 const LOAD_PAUSE_MAX: Duration = Duration::from_secs(30);
+
+/// From then on it tells the log how far the loading is, each time after as long.
+const TOLD_AFTER: Duration = Duration::from_secs(2);
+
+/// How far a mailbox is, for those who ask it.
+#[derive(Default)]
+struct Progress {
+    status: AtomicU8,
+    /// Bytes of the log that were loaded, and that there are.
+    loaded: AtomicU64,
+    size: AtomicU64,
+}
 
 /// What a mailbox works with.
 pub(crate) struct Means<M: Machine> {
@@ -46,13 +58,13 @@ pub(crate) struct Means<M: Machine> {
 /// answer gets none.
 pub(crate) struct Mailbox<M: Machine> {
     sender: mpsc::Sender<Letter<M>>,
-    status: Arc<AtomicU8>,
+    progress: Arc<Progress>,
     pub(crate) epoch: LeaderEpoch,
 }
 
 impl<M: Machine> Clone for Mailbox<M> {
     fn clone(&self) -> Mailbox<M> {
-        Mailbox { sender: self.sender.clone(), status: self.status.clone(), epoch: self.epoch }
+        Mailbox { sender: self.sender.clone(), progress: self.progress.clone(), epoch: self.epoch }
     }
 }
 
@@ -67,7 +79,7 @@ impl<M: Machine> Mailbox<M> {
         let epoch = means.epoch;
         let capacity = usize::try_from(means.settings.queue_max).unwrap_or(1).max(1);
         let (sender, receiver) = mpsc::channel(capacity);
-        let status = Arc::new(AtomicU8::new(Status::Loading as u8));
+        let progress = Arc::new(Progress { size: means.log.size().into(), ..Progress::default() });
         let worker = Worker {
             machine: means.host.machine(epoch.0),
             means,
@@ -77,17 +89,24 @@ impl<M: Machine> Mailbox<M> {
             next_ticket: 0,
             appended_below: 0,
             uncommitted: VecDeque::new(),
+            progress: progress.clone(),
         };
-        tokio::spawn(worker.run(status.clone()));
-        Mailbox { sender, status, epoch }
+        tokio::spawn(worker.run());
+        Mailbox { sender, progress, epoch }
     }
 
     pub(crate) fn status(&self) -> Status {
-        match self.status.load(Ordering::Acquire) {
+        match self.progress.status.load(Ordering::Acquire) {
             0 => Status::Loading,
             1 => Status::Active,
             _ => Status::Failed,
         }
+    }
+
+    /// Bytes that are still to be loaded.
+    pub(crate) fn bytes_to_load(&self) -> u64 {
+        let Progress { loaded, size, .. } = &*self.progress;
+        size.load(Ordering::Relaxed).saturating_sub(loaded.load(Ordering::Relaxed))
     }
 
     /// Asks, and waits for the answer. It waits for room in the mailbox too.
@@ -126,6 +145,7 @@ struct Worker<M: Machine> {
     appended_below: Offset,
     /// In the order of offsets.
     uncommitted: VecDeque<Uncommitted<M>>,
+    progress: Arc<Progress>,
 }
 
 /// What follows writes that failed, and why they did.
@@ -140,7 +160,7 @@ enum Event<M: Machine> {
 }
 
 impl<M: Machine> Worker<M> {
-    async fn run(mut self, status: Arc<AtomicU8>) {
+    async fn run(mut self) {
         let partition = self.means.partition;
         let mut pause = LOAD_PAUSE;
         loop {
@@ -150,7 +170,7 @@ impl<M: Machine> Worker<M> {
                 Err(error) => {
                     let pause_ms = pause.as_millis();
                     tracing::error!(topic = M::TOPIC, partition, %error, pause_ms, "the partition could not be loaded");
-                    status.store(Status::Failed as u8, Ordering::Release);
+                    self.progress.status.store(Status::Failed as u8, Ordering::Release);
                 }
             }
             if !self.is_wanted_after(pause).await {
@@ -160,7 +180,7 @@ impl<M: Machine> Worker<M> {
         }
         let effects = self.machine.start(self.now(), &self.means.host.image());
         self.carry_out(effects);
-        status.store(Status::Active as u8, Ordering::Release);
+        self.progress.status.store(Status::Active as u8, Ordering::Release);
         loop {
             match self.next_event().await {
                 Event::Letter(letter) => self.serve(letter),
@@ -191,24 +211,51 @@ impl<M: Machine> Worker<M> {
     async fn load(&mut self) -> Result<bool, LoadError> {
         self.machine = self.means.host.machine(self.means.epoch.0);
         let (partition, start) = (self.means.partition, self.means.clock.monotonic());
+        let took = || self.means.clock.monotonic().saturating_sub(start);
         let bytes_max = usize::try_from(self.means.settings.load_bytes).unwrap_or(1);
-        let mut loaded = Loaded::default();
+        let (mut loaded, mut told) = (Loaded::default(), TOLD_AFTER);
         let mut next = self.means.log.start_offset();
         while next < self.means.log.end_offset() {
             if planted!(LoadHalf) && next > self.means.log.end_offset() / 2 {
                 next = self.means.log.end_offset();
                 break;
             }
+            self.progress.size.store(self.means.log.size(), Ordering::Relaxed);
             next = load_some(&*self.means.log, &mut self.machine, next, bytes_max, &mut loaded)?;
+            self.progress.loaded.store(loaded.bytes, Ordering::Relaxed);
+            if took() >= told {
+                told = took() + TOLD_AFTER;
+                let (bytes, of, rate) = (loaded.bytes, self.means.log.size(), loaded.rate_mib(took()));
+                tracing::info!(
+                    topic = M::TOPIC,
+                    partition,
+                    bytes,
+                    of,
+                    "the partition is being loaded, {rate} MiB a second"
+                );
+            }
             if self.receiver.is_closed() {
                 return Ok(false);
             }
             tokio::task::yield_now().await;
         }
         self.appended_below = next;
-        let took_ms = self.means.clock.monotonic().saturating_sub(start).as_millis();
+        self.progress.loaded.store(u64::MAX, Ordering::Relaxed);
         let ((what, count), Loaded { records, bytes }) = (self.machine.size(), loaded);
-        tracing::debug!(topic = M::TOPIC, partition, records, bytes, took_ms, "{count} {what} loaded");
+        let (took, rate) = (took(), loaded.rate_mib(took()));
+        let took_ms = took.as_millis();
+        if took >= TOLD_AFTER {
+            tracing::info!(
+                topic = M::TOPIC,
+                partition,
+                records,
+                bytes,
+                took_ms,
+                "{count} {what} loaded, {rate} MiB a second"
+            );
+        } else {
+            tracing::debug!(topic = M::TOPIC, partition, records, bytes, took_ms, "{count} {what} loaded");
+        }
         Ok(true)
     }
 

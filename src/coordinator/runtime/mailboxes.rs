@@ -22,6 +22,19 @@ pub(crate) struct Mailboxes<M: Machine> {
     led: Mutex<Led<M>>,
 }
 
+/// How far the partitions of a coordinator on this node are.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Loading {
+    /// Those that are served.
+    pub active: usize,
+    /// Those that are being loaded, or whose logs are being recovered.
+    pub loading: usize,
+    /// Those that could not be loaded; each is tried again.
+    pub failed: usize,
+    /// Bytes of their logs that are still to be loaded.
+    pub bytes_left: u64,
+}
+
 /// The partitions that this node leads.
 struct Led<M: Machine> {
     opened: BTreeMap<i32, Mailbox<M>>,
@@ -132,6 +145,21 @@ impl<M: Machine> Mailboxes<M> {
             }
         }
         Ok(replies)
+    }
+
+    /// How far all of them are.
+    pub(crate) fn loading(&self) -> Loading {
+        let led = self.led.lock();
+        let mut loading = Loading { loading: led.expected.len(), ..Loading::default() };
+        for mailbox in led.opened.values() {
+            match mailbox.status() {
+                Status::Active => loading.active += 1,
+                Status::Loading => loading.loading += 1,
+                Status::Failed => loading.failed += 1,
+            }
+            loading.bytes_left += mailbox.bytes_to_load();
+        }
+        loading
     }
 
     fn all_active(&self) -> Result<Vec<(i32, Mailbox<M>)>, ErrorCode> {

@@ -8,6 +8,7 @@ mod mailbox;
 mod mailboxes;
 
 pub use log::{CoordinatorLog, LogFault, PartitionLog};
+pub use mailboxes::Loading;
 pub(crate) use mailboxes::Mailboxes;
 
 /// What the configuration says about a runtime.

@@ -220,7 +220,7 @@ fn records_are_written_as_kafka_4_4_writes_them() {
                 match decoded {
                     None | Some(GroupRecord::Foreign { .. }) => {}
                     Some(decoded) => {
-                        let (written_key, written_value) = decoded.encode().expect("encodes");
+                        let (written_key, written_value) = decoded.clone().owned().encode().expect("encodes");
                         assert_eq!(written_key, key);
                         assert_eq!(written_value, record.value, "{decoded:?}");
                         count += 1;

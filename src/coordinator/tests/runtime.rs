@@ -6,7 +6,7 @@ mod requests;
 use std::time::Duration;
 
 use klamm_coordinator::GroupSettings;
-use klamm_coordinator::runtime::LogFault;
+use klamm_coordinator::runtime::{Loading, LogFault};
 use klamm_model::{ErrorCode, LeaderEpoch};
 use klamm_protocol::messages::delete_groups::DeleteGroupsRequest;
 use klamm_protocol::messages::describe_groups::DescribeGroupsRequest;
@@ -164,12 +164,15 @@ async fn while_loading_nothing_is_known_and_members_are_alive() {
     let member = stable_member(&before, "g").await;
     let coordinator = coordinator(settings());
     coordinator.open(0, LeaderEpoch(0), MemoryLog::holding(log.content()));
+    let bytes_left = log.content().len() as u64;
+    assert_eq!(coordinator.loading(), Loading { loading: 1, bytes_left, ..Loading::default() });
     let loading = ErrorCode::CoordinatorLoadInProgress.code();
     assert_eq!(committed(&coordinator, "g", "t").await, Err(loading));
     assert_eq!(codes(&coordinator.offset_commit(&client(9), commit_of("g", "t", 0..1, 5)).await), [loading]);
     assert_eq!(coordinator.list_groups(&client(4), ListGroupsRequest::default()).await.error_code, loading);
     assert_eq!(heartbeat(&coordinator, "g", "anybody").await, 0);
     sleep(Duration::from_millis(20)).await;
+    assert_eq!(coordinator.loading(), Loading { active: 1, ..Loading::default() });
     assert_eq!(heartbeat(&coordinator, "g", &member).await, 0);
     assert_eq!(heartbeat(&coordinator, "g", "anybody").await, ErrorCode::UnknownMemberId.code());
 }
@@ -219,6 +222,8 @@ async fn a_log_that_is_damaged_is_not_served() {
         let listed = after.list_groups(&client(4), ListGroupsRequest::default()).await;
         let groups: Vec<_> = listed.groups.iter().map(|group| &*group.group_id).collect();
         assert_eq!((listed.error_code, groups), (0, vec!["h"]));
+        let Loading { active, loading, failed, .. } = after.loading();
+        assert_eq!((active, loading, failed), (1, 0, 1));
     }
 }
 

@@ -7,6 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use klamm_coordinator::runtime::Loading;
 use klamm_metadata::Image;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
@@ -42,6 +43,7 @@ impl Collector for Node {
         cluster(&mut writer, &image, &self.0)?;
         partitions(&mut writer, &image, &self.0)?;
         logs(&mut writer, &self.0)?;
+        coordinators(&mut writer, &self.0)?;
         compaction(&mut writer, &self.0)?;
         requests(&mut writer, &self.0)
     }
@@ -136,6 +138,20 @@ fn logs(writer: &mut Writer<'_>, context: &Context) -> fmt::Result {
     let bytes = i64::try_from(recovery.bytes.saturating_sub(recovery.bytes_done)).unwrap_or(i64::MAX);
     writer.gauge("recovering_bytes", "Bytes of them that are still to be checked", bytes)?;
     writer.gauge("unsynced_records", "Records above their log's recovery point", unsynced)
+}
+
+/// What waits for groups and transactions while a coordinator loads.
+fn coordinators(writer: &mut Writer<'_>, context: &Context) -> fmt::Result {
+    let (groups, transactions) = (context.groups.loading(), context.transactions.loading());
+    let both = |of: fn(&Loading) -> usize| count(of(&groups) + of(&transactions));
+    let help = "Partitions of groups and transactions that this node serves as coordinator";
+    writer.gauge("coordinator_partitions_active", help, both(|loading| loading.active))?;
+    let help = "Those that are being loaded; clients are told to come again";
+    writer.gauge("coordinator_partitions_loading", help, both(|loading| loading.loading))?;
+    let help = "Those that could not be loaded, and are tried again";
+    writer.gauge("coordinator_partitions_failed", help, both(|loading| loading.failed))?;
+    let bytes = i64::try_from(groups.bytes_left + transactions.bytes_left).unwrap_or(i64::MAX);
+    writer.gauge("coordinator_bytes_to_load", "Bytes of their logs that are still to be loaded", bytes)
 }
 
 fn compaction(writer: &mut Writer<'_>, context: &Context) -> fmt::Result {

@@ -109,6 +109,10 @@ impl CoordinatorLog for MemoryLog {
         self.state.lock().end
     }
 
+    fn size(&self) -> u64 {
+        self.state.lock().bytes.len() as u64
+    }
+
     fn read(&self, from: Offset, bytes_max: usize) -> Result<Bytes, LogFault> {
         self.state.lock().reads += 1;
         if self.state.lock().is_unreadable {

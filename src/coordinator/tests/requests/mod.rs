@@ -1,4 +1,5 @@
 //! A coordinator over a log in memory, and what it is asked.
+#![allow(dead_code, reason = "each test file uses its part of this")]
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -292,7 +292,7 @@ impl Stage {
                 let value = (plain[2] == "yes").then(|| Bytes::from_static(&[0, 0, 0, 0, 0, 1, 0]));
                 let offset = self.log.len() as i64;
                 let record =
-                    GroupRecord::decode(&key, value.clone(), offset).expect("a record").expect("one");
+                    GroupRecord::decode(&key, value.clone(), offset).expect("a record").expect("one").owned();
                 self.log.push(Entry::Record(ProducerId::NONE, key.into(), value));
                 self.shard.replay(origin(offset, ProducerId::NONE), record);
             }
