@@ -1,6 +1,7 @@
 //! Asking the coordinator of a transaction whether a partition is part of it, before something is appended
 //! (KIP-890).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +10,8 @@ use klamm_coordinator::transaction::{Partitions, Producer};
 use klamm_model::{ErrorCode, TopicPartition, topic_name};
 use klamm_partition::{Partition, Verification, VerificationGuard};
 use klamm_protocol::messages::add_partitions_to_txn::{
-    AddPartitionsToTxnRequest, AddPartitionsToTxnTopic, AddPartitionsToTxnTransaction,
+    AddPartitionsToTxnPartitionResult, AddPartitionsToTxnRequest, AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
 };
 
 use crate::context::Context;
@@ -37,19 +39,26 @@ struct Patience {
     left: Duration,
 }
 
-/// What lets an append into a producer's transaction, `None` where one is open already. `base_sequence` is that of
-/// the batch.
-pub(crate) async fn verify(
-    context: &Context,
-    partition: &Partition,
-    producer: Producer,
-    base_sequence: i32,
-    clients: Clients,
-) -> Result<Option<VerificationGuard>, ErrorCode> {
+/// A batch that may be the first of a transaction in its partition.
+pub(crate) struct Subject {
+    /// Where it goes.
+    pub(crate) partition: Arc<Partition>,
+    /// Whose it is.
+    pub(crate) producer: Producer,
+    /// Its first sequence number; -1 for offsets that a group commits.
+    pub(crate) base_sequence: i32,
+}
+
+/// What lets an append into a producer's transaction, `None` where one is open already.
+pub(crate) type Verified = Result<Option<VerificationGuard>, ErrorCode>;
+
+/// What lets each of these into its producer's transaction, in their order. The coordinator is asked about all partitions
+/// of a producer at once.
+pub(crate) async fn verify(context: &Context, subjects: &[Subject], clients: Clients) -> Vec<Verified> {
     let is_implicit = clients.question == Question::Add;
     let config = context.config();
     let milliseconds = |of: i32| Duration::from_millis(u64::try_from(of).unwrap_or(0));
-    let patience = Patience {
+    let patience = || Patience {
         pause: milliseconds(config.add_partitions_to_txn_retry_backoff_ms).max(Duration::from_millis(1)),
         left: match is_implicit {
             true => milliseconds(config.add_partitions_to_txn_retry_backoff_max_ms),
@@ -57,27 +66,55 @@ pub(crate) async fn verify(
             false => Duration::ZERO,
         },
     };
-    let begin = || partition.verify_transaction(producer.id, producer.epoch, base_sequence, is_implicit);
+    let begin = |subject: &Subject| {
+        let Subject { partition, producer, base_sequence } = subject;
+        partition.verify_transaction(producer.id, producer.epoch, *base_sequence, is_implicit)
+    };
     if !is_implicit && !config.transaction_partition_verification_enable {
-        return match begin() {
+        let unasked = subjects.iter().map(|subject| match begin(subject) {
             Verification::Needed(guard) => Ok(Some(guard)),
             Verification::Ongoing => Ok(None),
-        };
+        });
+        return unasked.collect();
     }
-    let name = partition.topic_partition();
-    let ask = || ask_coordinator(context, name, producer.clone(), clients.question);
-    let verified = ask_until_final(patience, begin, |guard| partition.is_valid(guard), ask).await;
-    verified.map_err(|error| match error {
+    let is_valid = |subject: &Subject, guard: &VerificationGuard| subject.partition.is_valid(guard);
+    let mut verified = BTreeMap::new();
+    for (producer, places) in by_producer(subjects) {
+        let subjects: Vec<&Subject> = places.iter().map(|place| &subjects[*place]).collect();
+        let ask = |asked: Vec<&Subject>| {
+            let names = asked.iter().map(|subject| subject.partition.topic_partition().clone()).collect();
+            ask_coordinator(context, names, producer.clone(), clients.question)
+        };
+        let answers = ask_until_final(&subjects, patience(), begin, is_valid, ask).await;
+        verified.extend(places.into_iter().zip(answers));
+    }
+    verified.into_values().map(|verified| verified.map_err(|error| for_clients(error, clients))).collect()
+}
+
+/// The places of each producer's batches. A request has one producer, unless it is hostile.
+fn by_producer(subjects: &[Subject]) -> Vec<(Producer, Vec<usize>)> {
+    let mut all: Vec<(Producer, Vec<usize>)> = Vec::new();
+    for (place, subject) in subjects.iter().enumerate() {
+        match all.last_mut().filter(|(producer, _)| *producer == subject.producer) {
+            Some((_, places)) => places.push(place),
+            None => all.push((subject.producer.clone(), vec![place])),
+        }
+    }
+    all
+}
+
+fn for_clients(error: ErrorCode, clients: Clients) -> ErrorCode {
+    match error {
         ErrorCode::ProducerFenced => ErrorCode::InvalidProducerEpoch,
         ErrorCode::TransactionAbortable if !clients.know_abortable => ErrorCode::InvalidTxnState,
         error => error,
-    })
+    }
 }
 
 /// Asks the coordinator of a transaction, on this node or another.
 async fn ask_coordinator(
     context: &Context,
-    name: &TopicPartition,
+    names: Vec<TopicPartition>,
     producer: Producer,
     question: Question,
 ) -> Answered {
@@ -87,19 +124,24 @@ async fn ask_coordinator(
     let index = klamm_coordinator::partition_of(&producer.transactional_id, topic.partitions.len() as i32);
     let coordinator = topic.partition(index).and_then(|state| state.leader);
     let coordinator = coordinator.ok_or(ErrorCode::CoordinatorNotAvailable)?;
-    if coordinator == context.node_id {
-        let partitions = Partitions::from([(name.topic.clone(), [name.partition].into())]);
-        return context.transactions.answer_broker(producer, partitions, question).await;
+    let mut partitions = Partitions::new();
+    for name in names {
+        partitions.entry(name.topic).or_default().insert(name.partition);
     }
+    if coordinator == context.node_id {
+        let errors = context.transactions.answer_broker(producer, partitions, question).await?;
+        return Ok(errors.into_iter().map(|(topic, index, error)| ((topic, index), error)).collect());
+    }
+    let topics = partitions.into_iter().map(|(name, partitions)| AddPartitionsToTxnTopic {
+        name: name.to_string(),
+        partitions: partitions.into_iter().collect(),
+    });
     let transaction = AddPartitionsToTxnTransaction {
         transactional_id: producer.transactional_id,
         producer_id: producer.id.0,
         producer_epoch: producer.epoch.0,
         verify_only: question == Question::Verify,
-        topics: vec![AddPartitionsToTxnTopic {
-            name: name.topic.to_string(),
-            partitions: vec![name.partition],
-        }],
+        topics: topics.collect(),
     };
     let request = AddPartitionsToTxnRequest { transactions: vec![transaction], ..Default::default() };
     let answer = context.questions.ask(context, coordinator, ADD_PARTITIONS_VERSION, &request).await;
@@ -108,39 +150,79 @@ async fn ask_coordinator(
         ErrorCode::CoordinatorNotAvailable
     })?;
     let code = |code| ErrorCode::from_code(code).unwrap_or(ErrorCode::UnknownServerError);
+    if answer.error_code != ErrorCode::None.code() {
+        return Err(code(answer.error_code));
+    }
     let topics = answer.results_by_transaction.into_iter().flat_map(|one| one.topic_results);
-    let partitions = topics.flat_map(|topic| topic.results_by_partition);
-    let errors = [answer.error_code].into_iter().chain(partitions.map(|one| one.partition_error_code));
-    let errors = errors.map(code).filter(|code| *code != ErrorCode::None);
-    Ok(errors.map(|code| (name.topic.clone(), name.partition, code)).collect())
+    let errors = topics.flat_map(|topic| {
+        let name: Arc<str> = topic.name.as_str().into();
+        let error = move |one: AddPartitionsToTxnPartitionResult| {
+            ((name.clone(), one.partition_index), code(one.partition_error_code))
+        };
+        topic.results_by_partition.into_iter().map(error)
+    });
+    Ok(errors.filter(|(_, error)| *error != ErrorCode::None).collect())
 }
 
 /// The errors of the partitions that have one, or the error of all.
-type Answered = Result<Vec<(Arc<str>, i32, ErrorCode)>, ErrorCode>;
+type Answered = Result<BTreeMap<(Arc<str>, i32), ErrorCode>, ErrorCode>;
 
-/// Asks until there is an answer that counts. Each try takes a guard of its own: while the last transaction is being
-/// ended its marker may come at any time, and makes all guards worthless that were taken before. An answer that
-/// a marker overtook says nothing, so that it is asked for again.
-async fn ask_until_final<A: Future<Output = Answered>>(
+/// Asks about the partitions of one producer until there are answers that count. Each try takes a guard of its own: while
+/// the last transaction is being ended its marker may come at any time, and makes all guards worthless that were taken
+/// before. An answer that a marker overtook says nothing, so that it is asked for again; so is that about a partition that
+/// was not looked at, because of the error of another one.
+async fn ask_until_final<'a, A: Future<Output = Answered>>(
+    subjects: &[&'a Subject],
     mut patience: Patience,
-    begin: impl Fn() -> Verification,
-    is_valid: impl Fn(&VerificationGuard) -> bool,
-    ask: impl Fn() -> A,
-) -> Result<Option<VerificationGuard>, ErrorCode> {
+    begin: impl Fn(&Subject) -> Verification,
+    is_valid: impl Fn(&Subject, &VerificationGuard) -> bool,
+    ask: impl Fn(Vec<&'a Subject>) -> A,
+) -> Vec<Verified> {
+    let mut verified: BTreeMap<usize, Verified> = BTreeMap::new();
     let mut overtaken = 0;
     loop {
-        let Verification::Needed(guard) = begin() else { return Ok(None) };
-        let answered = ask().await.map(|errors| errors.first().map(|(_, _, error)| *error));
-        match answered.and_then(|error| error.map_or(Ok(()), Err)) {
-            Ok(()) if is_valid(&guard) || overtaken == OVERTAKEN_MAX => return Ok(Some(guard)),
-            Ok(()) => overtaken += 1,
-            Err(ErrorCode::ConcurrentTransactions) if !patience.left.is_zero() => {
-                let pause = patience.pause.min(patience.left);
-                patience.left -= pause;
-                tokio::time::sleep(pause).await;
+        let mut asked = Vec::new();
+        for (place, subject) in subjects.iter().enumerate() {
+            if verified.contains_key(&place) {
+                continue;
             }
-            Err(error) => return Err(error),
+            match begin(subject) {
+                Verification::Needed(guard) => asked.push((place, *subject, guard)),
+                Verification::Ongoing => drop(verified.insert(place, Ok(None))),
+            }
         }
+        if asked.is_empty() {
+            return verified.into_values().collect();
+        }
+        let answered = ask(asked.iter().map(|(_, subject, _)| *subject).collect()).await;
+        let is_about_another = |error: &ErrorCode| *error != ErrorCode::OperationNotAttempted;
+        let has_failed = answered.as_ref().is_ok_and(|errors| errors.values().any(is_about_another));
+        let (mut is_overtaken, mut is_busy) = (false, false);
+        for (place, subject, guard) in asked {
+            match error_of(&answered, subject) {
+                None if is_valid(subject, &guard) || overtaken == OVERTAKEN_MAX => {
+                    verified.insert(place, Ok(Some(guard)));
+                }
+                None => is_overtaken = true,
+                Some(ErrorCode::OperationNotAttempted) if has_failed => {}
+                Some(ErrorCode::ConcurrentTransactions) if !patience.left.is_zero() => is_busy = true,
+                Some(error) => drop(verified.insert(place, Err(error))),
+            }
+        }
+        overtaken += u32::from(is_overtaken);
+        if is_busy {
+            let pause = patience.pause.min(patience.left);
+            patience.left -= pause;
+            tokio::time::sleep(pause).await;
+        }
+    }
+}
+
+fn error_of(answered: &Answered, subject: &Subject) -> Option<ErrorCode> {
+    let name = subject.partition.topic_partition();
+    match answered {
+        Ok(errors) => errors.get(&(name.topic.clone(), name.partition)).copied(),
+        Err(error) => Some(*error),
     }
 }
 
@@ -163,14 +245,24 @@ mod tests {
     /// That of the transaction that begins, and of the marker of the last one.
     const EPOCH: ProducerEpoch = ProducerEpoch(1);
 
-    fn leader() -> (Partition, LogStore) {
+    fn subject() -> (Subject, LogStore) {
+        let (partition, store) = leader(0);
+        (subject_in(partition), store)
+    }
+
+    fn subject_in(partition: Partition) -> Subject {
+        let producer = Producer { transactional_id: "id".to_owned(), id: PRODUCER, epoch: EPOCH };
+        Subject { partition: Arc::new(partition), producer, base_sequence: 0 }
+    }
+
+    fn leader(index: i32) -> (Partition, LogStore) {
         let (node, topic) = (NodeId(1), Uuid([7; 16]));
         let clock = Arc::new(SimulatedClock::new(1_700_000_000_000));
         let (disk, random) = (Arc::new(SimulatedDisk::new(1)), Arc::new(SeededRandom::new(1)));
         let log_dirs = vec![Path::new("/data").to_owned()];
         let store = LogStore::open(StoreSettings::new(log_dirs, node, disk, clock.clone(), random)).unwrap();
         store.load(&|_| LogConfig::default()).unwrap();
-        let log = store.create(&TopicPartition::new("t", 0), topic, LogConfig::default()).unwrap();
+        let log = store.create(&TopicPartition::new("t", index), topic, LogConfig::default()).unwrap();
         let partition = Partition::new(topic, node, log, 0, PartitionSettings::default(), clock);
         let leadership = Leadership {
             leader: Some(node),
@@ -215,25 +307,26 @@ mod tests {
     }
 
     /// Asks a coordinator that gives these answers; before the one at `marked` the marker of the last transaction
-    /// gets into the partition. Returns how often it was asked, too.
-    async fn ask(
-        partition: &Partition,
-        answers: &[Answered],
-        marked: usize,
-    ) -> (Result<Option<VerificationGuard>, ErrorCode>, usize) {
-        let asked = Mutex::new(0);
+    /// gets into the partition of the first. Returns how many partitions it was asked about each time, too.
+    async fn ask(subjects: &[&Subject], answers: &[Answered], marked: usize) -> (Vec<Verified>, Vec<usize>) {
+        let asked = Mutex::new(Vec::new());
         let patience = Patience { pause: Duration::from_millis(1), left: Duration::from_millis(3) };
-        let begin = || partition.verify_transaction(PRODUCER, EPOCH, 0, true);
-        let one = || {
+        let begin = |subject: &Subject| subject.partition.verify_transaction(PRODUCER, EPOCH, 0, true);
+        let is_valid = |subject: &Subject, guard: &VerificationGuard| subject.partition.is_valid(guard);
+        let one = |about: Vec<&Subject>| {
             let mut asked = asked.lock().unwrap();
-            if *asked == marked {
-                end_last_transaction(partition);
+            if asked.len() == marked {
+                end_last_transaction(&subjects[0].partition);
             }
-            *asked += 1;
-            std::future::ready(answers[(*asked - 1).min(answers.len() - 1)].clone())
+            asked.push(about.len());
+            std::future::ready(answers[(asked.len() - 1).min(answers.len() - 1)].clone())
         };
-        let verified = ask_until_final(patience, begin, |guard| partition.is_valid(guard), one).await;
-        (verified, *asked.lock().unwrap())
+        let verified = ask_until_final(subjects, patience, begin, is_valid, one).await;
+        (verified, asked.lock().unwrap().clone())
+    }
+
+    fn all_well() -> Answered {
+        Ok(BTreeMap::new())
     }
 
     /// The last transaction is still being ended when the next one begins: its marker comes while the coordinator
@@ -242,26 +335,61 @@ mod tests {
     async fn the_marker_of_the_last_transaction_spoils_no_answer() {
         let busy = Err(ErrorCode::ConcurrentTransactions);
         let scripts: [(&[Answered], usize, usize); 4] = [
-            (&[busy.clone(), Ok(Vec::new())], 0, 2),
-            (&[busy.clone(), busy.clone(), Ok(Vec::new())], 1, 3),
-            (&[busy.clone(), Ok(Vec::new())], 1, 3),
-            (&[Ok(Vec::new())], 0, 2),
+            (&[busy.clone(), all_well()], 0, 2),
+            (&[busy.clone(), busy.clone(), all_well()], 1, 3),
+            (&[busy.clone(), all_well()], 1, 3),
+            (&[all_well()], 0, 2),
         ];
-        for (answers, marked, asked) in scripts {
-            let (partition, _store) = leader();
-            let (verified, times) = ask(&partition, answers, marked).await;
-            assert_eq!(times, asked, "{answers:?}");
-            append(&partition, verified.unwrap()).unwrap();
+        for (answers, marked, times) in scripts {
+            let (subject, _store) = subject();
+            let (mut verified, asked) = ask(&[&subject], answers, marked).await;
+            assert_eq!(asked.len(), times, "{answers:?}");
+            append(&subject.partition, verified.remove(0).unwrap()).unwrap();
         }
     }
 
     #[tokio::test]
     async fn patience_ends_and_other_errors_are_final() {
-        let (partition, _store) = leader();
-        let (verified, times) = ask(&partition, &[Err(ErrorCode::ConcurrentTransactions)], usize::MAX).await;
-        assert_eq!((verified.unwrap_err(), times), (ErrorCode::ConcurrentTransactions, 4));
-        let not_in = Ok(vec![("t".into(), 0, ErrorCode::TransactionAbortable)]);
-        let (verified, times) = ask(&partition, &[not_in], usize::MAX).await;
-        assert_eq!((verified.unwrap_err(), times), (ErrorCode::TransactionAbortable, 1));
+        let (subject, _store) = subject();
+        let busy = Err(ErrorCode::ConcurrentTransactions);
+        let (verified, asked) = ask(&[&subject], &[busy], usize::MAX).await;
+        assert_eq!((verified[0].clone().unwrap_err(), asked.len()), (ErrorCode::ConcurrentTransactions, 4));
+        let not_in = Ok([(("t".into(), 0), ErrorCode::TransactionAbortable)].into());
+        let (verified, asked) = ask(&[&subject], &[not_in], usize::MAX).await;
+        assert_eq!((verified[0].clone().unwrap_err(), asked.len()), (ErrorCode::TransactionAbortable, 1));
+    }
+
+    /// A transaction that began in a hundred partitions asked a hundred times, one after the other.
+    #[tokio::test]
+    async fn all_partitions_of_a_producer_are_asked_about_at_once() {
+        let (leaders, _stores): (Vec<_>, Vec<_>) = (0..3).map(leader).unzip();
+        let all: Vec<Subject> = leaders.into_iter().map(subject_in).collect();
+        let subjects: Vec<&Subject> = all.iter().collect();
+        let (verified, asked) = ask(&subjects, &[all_well()], usize::MAX).await;
+        assert_eq!(asked, [3]);
+        for (subject, verified) in all.iter().zip(verified) {
+            append(&subject.partition, verified.unwrap()).unwrap();
+        }
+        let (verified, asked) = ask(&subjects, &[all_well()], usize::MAX).await;
+        assert!(asked.is_empty() && verified.iter().all(|one| matches!(one, Ok(None))), "they are open");
+    }
+
+    /// The coordinator adds all or none. One partition that it does not know yet must not keep the others out.
+    #[tokio::test]
+    async fn an_error_of_one_partition_is_not_that_of_the_others() {
+        let (leaders, _stores): (Vec<_>, Vec<_>) = (0..3).map(leader).unzip();
+        let all: Vec<Subject> = leaders.into_iter().map(subject_in).collect();
+        let subjects: Vec<&Subject> = all.iter().collect();
+        let unknown = Ok([
+            (("t".into(), 0), ErrorCode::OperationNotAttempted),
+            (("t".into(), 1), ErrorCode::UnknownTopicOrPartition),
+            (("t".into(), 2), ErrorCode::OperationNotAttempted),
+        ]
+        .into());
+        let (verified, asked) = ask(&subjects, &[unknown, all_well()], usize::MAX).await;
+        assert_eq!(asked, [3, 2]);
+        assert_eq!(verified[1].clone().unwrap_err(), ErrorCode::UnknownTopicOrPartition);
+        append(&all[0].partition, verified[0].clone().unwrap()).unwrap();
+        append(&all[2].partition, verified[2].clone().unwrap()).unwrap();
     }
 }

@@ -15,9 +15,7 @@ use klamm_coordinator::Question as Ask;
 use klamm_coordinator::transaction::Producer;
 use klamm_io::BoxFuture;
 use klamm_model::{ErrorCode, LeaderEpoch, Offset, TopicId, topic_name};
-use klamm_partition::{
-    AppendError, AppendOptions, Appended, Origin, Partition, Verification, VerificationGuard,
-};
+use klamm_partition::{AppendError, AppendOptions, Appended, Origin, Partition, Verification};
 use klamm_protocol::messages::produce::{
     BatchIndexAndErrorMessage, LeaderIdAndEpoch, NodeEndpoint, PartitionProduceResponse, ProduceRequest,
     ProduceResponse, TopicProduceData, TopicProduceResponse,
@@ -30,7 +28,7 @@ use super::{Answer, Begun, Call, Closed, decode, encode};
 use crate::context::Context;
 use crate::leader_hints::{LeaderHints, Reached};
 use crate::partition_table::{LocalTopic, Table};
-use crate::transaction_verification::{self, Clients};
+use crate::transaction_verification::{self, Clients, Subject};
 
 /// The client id of Kafka's own tools that may write to internal topics.
 const ADMIN_CLIENT_ID: &str = "__admin_client";
@@ -61,8 +59,11 @@ struct Pending {
     place: (usize, usize),
 }
 
-/// What the coordinators of transactions said about the batches that need it, by topic, id and partition.
-type Verified = BTreeMap<(String, TopicId, i32), Result<Option<VerificationGuard>, ErrorCode>>;
+/// Topic, id and partition.
+type Place = (String, TopicId, i32);
+
+/// What the coordinators of transactions said about the batches that need it.
+type Verified = BTreeMap<Place, transaction_verification::Verified>;
 
 /// The first stage, in the order of the requests: all records are appended, or refused. The answer waits for
 /// what `acks` asks for. Where a transaction begins in a partition, its coordinator is asked first.
@@ -73,13 +74,9 @@ pub(crate) fn begin(context: Arc<Context>, call: Call, mut reader: Reader) -> Re
         return append_and_wait(&context, call, request, &Verified::new()).map(Begun::Done);
     }
     Ok(Begun::Waits(Box::pin(async move {
-        let mut verified = Verified::new();
-        for Question { place, partition, producer, base_sequence, clients } in questions {
-            let answer =
-                transaction_verification::verify(&context, &partition, producer, base_sequence, clients)
-                    .await;
-            verified.insert(place, answer);
-        }
+        let (places, subjects): (Vec<_>, Vec<_>) = questions.into_iter().unzip();
+        let answers = transaction_verification::verify(&context, &subjects, clients(&call)).await;
+        let verified = places.into_iter().zip(answers).collect();
         append_and_wait(&context, call, request, &verified)
     })))
 }
@@ -131,24 +128,21 @@ fn name_leaders(context: &Context, call: &Call, response: &mut ProduceResponse) 
     response.node_endpoints = hints.reached().map(endpoint).collect();
 }
 
-/// A batch that may be the first of a transaction in its partition.
-struct Question {
-    place: (String, TopicId, i32),
-    partition: Arc<Partition>,
-    producer: Producer,
-    base_sequence: i32,
-    clients: Clients,
+/// What clients of this version expect where a transaction begins.
+fn clients(call: &Call) -> Clients {
+    Clients {
+        question: if call.version >= IMPLICIT_SINCE { Ask::Add } else { Ask::Verify },
+        know_abortable: call.version >= ABORTABLE_SINCE,
+    }
 }
 
-fn questions(context: &Context, call: &Call, request: &ProduceRequest) -> Vec<Question> {
+/// The batches that may be the first of a transaction in their partitions.
+fn questions(context: &Context, call: &Call, request: &ProduceRequest) -> Vec<(Place, Subject)> {
     let Some(transactional_id) = &request.transactional_id else { return Vec::new() };
     if refuse_all(request).is_some() {
         return Vec::new();
     }
-    let clients = Clients {
-        question: if call.version >= IMPLICIT_SINCE { Ask::Add } else { Ask::Verify },
-        know_abortable: call.version >= ABORTABLE_SINCE,
-    };
+    let is_implicit = clients(call).question == Ask::Add;
     let table = context.partitions.load();
     let mut questions = Vec::new();
     for topic in &request.topic_data {
@@ -157,24 +151,13 @@ fn questions(context: &Context, call: &Call, request: &ProduceRequest) -> Vec<Qu
             let partition = local.and_then(|local| local.partitions.get(&data.index));
             let Some(partition) = partition.filter(|partition| partition.is_leader()) else { continue };
             let Some(header) = data.records.as_ref().and_then(transactional) else { continue };
-            let known = partition.verify_transaction(
-                header.producer_id,
-                header.producer_epoch,
-                header.base_sequence,
-                clients.question == Ask::Add,
-            );
+            let (id, epoch, base_sequence) =
+                (header.producer_id, header.producer_epoch, header.base_sequence);
+            let known = partition.verify_transaction(id, epoch, base_sequence, is_implicit);
             if let Verification::Needed(_) = known {
-                questions.push(Question {
-                    place: (topic.name.clone(), topic.topic_id, data.index),
-                    partition: partition.clone(),
-                    producer: Producer {
-                        transactional_id: transactional_id.clone(),
-                        id: header.producer_id,
-                        epoch: header.producer_epoch,
-                    },
-                    base_sequence: header.base_sequence,
-                    clients,
-                });
+                let producer = Producer { transactional_id: transactional_id.clone(), id, epoch };
+                let subject = Subject { partition: partition.clone(), producer, base_sequence };
+                questions.push(((topic.name.clone(), topic.topic_id, data.index), subject));
             }
         }
     }

@@ -11,7 +11,7 @@ use klamm_protocol::messages::txn_offset_commit::{TxnOffsetCommitRequest, TxnOff
 
 use super::Call;
 use crate::context::Context;
-use crate::transaction_verification::{self, Clients};
+use crate::transaction_verification::{self, Clients, Subject};
 
 /// From this version on the client knows TRANSACTION_ABORTABLE.
 const ABORTABLE_SINCE: i16 = 4;
@@ -50,5 +50,7 @@ async fn verify(
         question: if version >= IMPLICIT_SINCE { Question::Add } else { Question::Verify },
         know_abortable: version >= ABORTABLE_SINCE,
     };
-    transaction_verification::verify(context, &partition, producer, -1, clients).await
+    let subject = Subject { partition, producer, base_sequence: -1 };
+    let mut verified = transaction_verification::verify(context, &[subject], clients).await;
+    verified.pop().unwrap_or(Err(ErrorCode::UnknownServerError))
 }
