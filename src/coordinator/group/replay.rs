@@ -134,12 +134,14 @@ impl GroupShard {
         true
     }
 
-    /// Whether a request has to do with what cannot be read. Who looks is told that the group is there, and it can
-    /// be deleted, as can an offset.
+    /// Whether a request has to do with what cannot be read. Who looks is told that the group is there, its members can
+    /// be removed, and it can be deleted, as can an offset.
     pub(super) fn is_unreadable_for(&self, request: &Request, group: &str) -> bool {
         match request {
             Request::Describe { .. } | Request::Delete { .. } => false,
-            Request::DeleteOffsets(_) => self.unreadable.contains(&RecordKey::of_group(&group.into())),
+            Request::Leave(_) | Request::DeleteOffsets(_) => {
+                self.unreadable.contains(&RecordKey::of_group(&group.into()))
+            }
             _ => self.unreadable.has(group),
         }
     }

@@ -23,4 +23,4 @@ macro_rules! scripts {
     )*};
 }
 
-scripts! { joining rebalancing syncing static_members leaving committing expiring loading failing admin }
+scripts! { dead empty simple preparing_rebalance completing_rebalance stable elsewhere joining rebalancing syncing static_members leaving committing expiring loading failing admin }

@@ -23,4 +23,4 @@ macro_rules! scripts {
     )*};
 }
 
-scripts! { initializing adding ending ending_with_epochs timing_out loading failing describing }
+scripts! { elsewhere initializing adding ending ending_with_epochs timing_out loading failing describing }
