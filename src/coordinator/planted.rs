@@ -9,6 +9,7 @@ klamm_partition::planted_bugs! {
     LoadHalf,
     ForgetMarker,
     KeepProducerEpoch,
+    ExpireLiveOffsets,
 }
 
 /// Whether a mistake is planted: `planted!(LoadHalf)`.

@@ -8,6 +8,7 @@ use super::message::{Effects, Now, Then, Write};
 use super::offsets::CommittedOffset;
 use super::record::GroupRecord;
 use super::timer::Timer;
+use crate::planted::planted;
 
 impl GroupShard {
     /// Looks through all groups, and sets the time of the next look.
@@ -43,7 +44,8 @@ impl GroupShard {
         let mut records = Vec::new();
         let Some(basis) = Basis::of(group) else { return records };
         for (topic, partitions) in &group.offsets {
-            if group.state != State::Empty && group.is_subscribed_to(topic) {
+            let is_used = group.state != State::Empty && group.is_subscribed_to(topic);
+            if is_used && !planted!(ExpireLiveOffsets) {
                 continue;
             }
             for (&partition, offset) in partitions {
@@ -73,6 +75,9 @@ impl Basis {
             // Nobody ever joined: its consumers assign themselves, and nothing tells whether they live.
             return Some(Basis::Commit);
         };
+        if planted!(ExpireLiveOffsets) {
+            return Some(Basis::Commit);
+        }
         match group.state {
             // Groups stored by old versions do not tell since when they are empty.
             State::Empty => Some(group.state_since_ms.map_or(Basis::Commit, Basis::Since)),
