@@ -151,6 +151,24 @@ impl fmt::Display for TopicPartition {
     }
 }
 
+/// Partitions as a message names them: the first of them, and how many more there are.
+pub struct Named<'a>(pub &'a [TopicPartition]);
+
+/// As many as a person reads.
+const NAMED_MAX: usize = 10;
+
+impl fmt::Display for Named<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, partition) in self.0.iter().take(NAMED_MAX).enumerate() {
+            write!(f, "{}{partition}", if index == 0 { "" } else { ", " })?;
+        }
+        match self.0.len().saturating_sub(NAMED_MAX) {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -171,5 +189,13 @@ mod tests {
         assert_eq!(found.to_string(), "a-b.c_d-12");
         assert!(TopicPartition::from_folder_name("klamm-metadata").is_none());
         assert!(TopicPartition::from_folder_name("-3").is_none());
+    }
+
+    /// Two thousand names in one line would hide the other lines.
+    #[test]
+    fn ten_partitions_are_named() {
+        let all: Vec<TopicPartition> = (0..12).map(|index| TopicPartition::new("a", index)).collect();
+        assert_eq!(Named(&all[..2]).to_string(), "a-0, a-1");
+        assert_eq!(Named(&all).to_string(), "a-0, a-1, a-2, a-3, a-4, a-5, a-6, a-7, a-8, a-9 and 2 more");
     }
 }

@@ -8,7 +8,7 @@ mod id;
 pub mod topic_name;
 
 pub use error_code::ErrorCode;
-pub use id::{LeaderEpoch, NodeId, ProducerEpoch, ProducerId, TopicId, TopicPartition, Uuid};
+pub use id::{LeaderEpoch, Named, NodeId, ProducerEpoch, ProducerId, TopicId, TopicPartition, Uuid};
 
 /// The position of a record in a partition. It is a plain integer because its arithmetic is everywhere; byte
 /// positions in files are `u64`, so the two cannot be confused.

@@ -1,8 +1,9 @@
-//! Counts the elections of partitions' leaders that this node hears of by the metadata.
+//! Counts the elections of partitions' leaders that this node hears of by the metadata, and tells the log of them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use klamm_metadata::{PartitionState, RecoveryState};
+use klamm_metadata::{RecoveryState, Topic};
+use klamm_model::{Named, TopicPartition};
 
 /// How many there were since this process was started. What happened between two images of which one never came here is
 /// not seen.
@@ -12,16 +13,54 @@ pub(crate) struct Elections {
     unclean: AtomicU64,
 }
 
+/// What happened between two images, for whoever reads the log.
+#[derive(Default, Debug, PartialEq, Eq)]
+pub(crate) struct Changes {
+    elected: Vec<TopicPartition>,
+    unclean: Vec<TopicPartition>,
+    leaderless: Vec<TopicPartition>,
+}
+
+impl Changes {
+    /// One line for each kind of change.
+    pub(crate) fn tell(&self) {
+        if !self.elected.is_empty() {
+            tracing::info!("new leaders of {}", Named(&self.elected));
+        }
+        if !self.unclean.is_empty() {
+            tracing::warn!(
+                "replicas that were not in sync were elected, so that records which were acknowledged may be lost, of {}",
+                Named(&self.unclean)
+            );
+        }
+        if !self.leaderless.is_empty() {
+            tracing::warn!(
+                "nobody leads any more, since no replica that has all records is there, of {}",
+                Named(&self.leaderless)
+            );
+        }
+    }
+}
+
 impl Elections {
-    /// Counts what has led from one state of a topic's partitions to another.
-    pub(crate) fn count(&self, before: &[PartitionState], now: &[PartitionState]) {
-        for (before, now) in before.iter().zip(now) {
-            if now.leader.is_none() || now.leader == before.leader {
+    /// Counts what has led from one state of a topic to another, and notes it in `changes`.
+    pub(crate) fn count(&self, before: &Topic, now: &Topic, changes: &mut Changes) {
+        for (index, (before, state)) in (0..).zip(before.partitions.iter().zip(&now.partitions)) {
+            if state.leader == before.leader {
+                continue;
+            }
+            let name = TopicPartition::new(now.name.clone(), index);
+            if state.leader.is_none() {
+                changes.leaderless.push(name);
                 continue;
             }
             self.all.fetch_add(1, Ordering::Relaxed);
-            let is_unclean = now.recovery == RecoveryState::Recovering;
-            self.unclean.fetch_add(u64::from(is_unclean), Ordering::Relaxed);
+            if state.recovery == RecoveryState::Recovering {
+                self.unclean.fetch_add(1, Ordering::Relaxed);
+                changes.unclean.push(name);
+            } else {
+                changes.elected.push(name);
+            }
         }
     }
 
@@ -33,7 +72,8 @@ impl Elections {
 
 #[cfg(test)]
 mod tests {
-    use klamm_model::{LeaderEpoch, NodeId};
+    use klamm_metadata::PartitionState;
+    use klamm_model::{LeaderEpoch, NodeId, Uuid};
 
     use super::*;
 
@@ -53,12 +93,18 @@ mod tests {
             eligible_leaders: Vec::new(),
             last_known_eligible_leaders: Vec::new(),
         };
-        let clean = |leaders: [Option<i32>; 4]| leaders.map(|leader| state(leader, RecoveryState::Recovered));
-        let elections = Elections::default();
+        let topic = |partitions| Topic { name: "a".into(), id: Uuid([1; 16]), partitions };
+        let clean = |leaders: [Option<i32>; 4]| {
+            topic(leaders.map(|leader| state(leader, RecoveryState::Recovered)).into())
+        };
+        let named = |indexes: &[i32]| indexes.iter().map(|index| TopicPartition::new("a", *index)).collect();
+        let (elections, mut changes) = (Elections::default(), Changes::default());
         let before = clean([Some(1), Some(1), Some(1), None]);
-        elections.count(&before, &clean([Some(1), None, Some(2), Some(1)]));
+        elections.count(&before, &clean([Some(1), None, Some(2), Some(1)]), &mut changes);
         assert_eq!(elections.seen(), (2, 0));
-        elections.count(&before[..1], &[state(Some(2), RecoveryState::Recovering)]);
+        elections.count(&before, &topic(vec![state(Some(2), RecoveryState::Recovering)]), &mut changes);
         assert_eq!(elections.seen(), (3, 1));
+        let told = Changes { elected: named(&[2, 3]), unclean: named(&[0]), leaderless: named(&[1]) };
+        assert_eq!(changes, told);
     }
 }

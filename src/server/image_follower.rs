@@ -18,7 +18,7 @@ use tokio::sync::{Notify, watch};
 use crate::background::update_config;
 use crate::context::{Context, dynamic_broker_configs, topic_config};
 use crate::coordinators::Coordinators;
-use crate::elections::Elections;
+use crate::elections::{Changes, Elections};
 use crate::partition_table::{LocalTopic, PartitionTable, Table};
 use crate::planted::planted;
 use crate::replica_fetcher::ReplicaFetchers;
@@ -141,7 +141,7 @@ impl Follower {
         let brokers = image.brokers.values().filter(|broker| broker.is_active());
         self.followed.active_brokers.replace(brokers.map(|broker| (broker.id, broker.epoch)).collect());
         let mut table: Table = (**self.followed.partitions.load()).clone();
-        let mut news = News::default();
+        let (mut news, mut changes) = (News::default(), Changes::default());
         if let Some(last) = &last {
             self.delete_topics(&mut table, last, image, &mut news);
         }
@@ -149,7 +149,7 @@ impl Follower {
             let Some(topic) = image.topic(id) else { continue };
             let before = last.as_ref().and_then(|last| last.topic(id)).map(|topic| &**topic);
             if let Some(before) = before {
-                self.followed.elections.count(&before.partitions, &topic.partitions);
+                self.followed.elections.count(before, topic, &mut changes);
             }
             if last.is_some() {
                 let known = before.map_or(0, |before| before.partitions.len());
@@ -162,6 +162,7 @@ impl Follower {
             let before = before.filter(|_| is_configured);
             self.follow_topic(&mut table, topic, before, &config, &mut news);
         }
+        changes.tell();
         self.note_offline(&mut table);
         let brokers_changed = last.is_none_or(|last| !last.brokers.ptr_eq(&image.brokers));
         if brokers_changed {

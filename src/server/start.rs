@@ -10,7 +10,7 @@ use arc_swap::ArcSwap;
 use klamm_config::{BrokerConfig, FlushPolicy, QuorumVoter};
 use klamm_io::{Clock, Disk, Listener, Network, Random, Threads};
 use klamm_metadata::{Identity, KafkaRules, MetadataNode, QuorumSettings, Settings, TopicDefaults, Voter};
-use klamm_model::{TopicPartition, Uuid};
+use klamm_model::{Named, Uuid};
 use klamm_protocol::messages::BrokerRegistrationRequest;
 use klamm_storage::{Cleaner, LogStore, StorageError, StoreSettings};
 use tokio::sync::{Notify, watch};
@@ -108,9 +108,6 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a stop waits until another voter leads the metadata quorum.
 const HAND_OVER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How many partitions a line of the log names.
-const NAMED_MAX: usize = 10;
-
 /// Starts a node. Ports come first: if one cannot be had, nothing on the disk has been touched. Controllers are
 /// served next, because the quorum has no leader before its nodes hear each other; clients are served last.
 pub async fn start(config: BrokerConfig, machine: Machine) -> Result<Server, StartError> {
@@ -191,7 +188,7 @@ impl Server {
             tracing::warn!(
                 "the logs of {} are not as the last stop, which was clean, has left them: this broker counts as one \
                  that has lost records, and is in sync with no leader until it has copied what is missing",
-                named(&report.changed_logs)
+                Named(&report.changed_logs)
             );
             registration.incarnation_id = next_incarnation;
             registration.previous_broker_epoch = -1;
@@ -209,16 +206,6 @@ impl Server {
             tokio::spawn(threads.run(move || context.store.recover(&|| recovered.notify_one())));
         }
         Ok(())
-    }
-}
-
-/// The names of partitions, as many as a person reads.
-fn named(partitions: &[TopicPartition]) -> String {
-    let names =
-        partitions.iter().take(NAMED_MAX).map(TopicPartition::to_string).collect::<Vec<_>>().join(", ");
-    match partitions.len().saturating_sub(NAMED_MAX) {
-        0 => names,
-        more => format!("{names} and {more} more"),
     }
 }
 

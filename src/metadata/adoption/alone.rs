@@ -4,14 +4,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use klamm_model::{NodeId, TopicId, TopicPartition, Uuid};
+use klamm_model::{Named, NodeId, TopicId, TopicPartition, Uuid};
 use klamm_storage::{LogStore, StorageError};
 
 use crate::controller::KRAFT_VERSION;
 use crate::image::{ConfigResource, DIRECTORY_UNASSIGNED, Image, PartitionState, RecoveryState};
-
-/// How many partitions a line names.
-const NAMED_MAX: usize = 20;
 
 /// The image of a cluster with this id in which `node` is alone: all partitions are on it, in sync with themselves. The
 /// lines are for a person, and say of what records may be missing.
@@ -74,11 +71,6 @@ pub fn left_alone(
 }
 
 fn told(partitions: &[TopicPartition], what: &str) -> Option<String> {
-    let names =
-        partitions.iter().take(NAMED_MAX).map(TopicPartition::to_string).collect::<Vec<_>>().join(", ");
-    let more = match partitions.len().saturating_sub(NAMED_MAX) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    (!partitions.is_empty()).then(|| format!("{} of the partitions {what}: {names}{more}", partitions.len()))
+    let count = partitions.len();
+    (count > 0).then(|| format!("{count} of the partitions {what}: {}", Named(partitions)))
 }
