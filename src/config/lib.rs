@@ -33,5 +33,5 @@ pub use roles::{QuorumVoter, Roles};
 pub use source::{ConfigError, Source, Sources, Warning};
 pub use table::{broker_key, broker_keys, group_key, group_keys, nearest, topic_key, topic_keys};
 pub use topic::{CleanupPolicy, CompressionType, DynamicConfigs, ThrottledReplicas, TopicConfig};
-pub use validate::{InvalidConfig, validate_broker_configs, validate_topic_configs};
+pub use validate::{InvalidConfig, check_value, validate_broker_configs, validate_topic_configs};
 pub use value::{list_items, validate};

@@ -6,7 +6,7 @@ use crate::broker::BrokerConfig;
 use crate::key::{Key, Scope, Update};
 use crate::table;
 use crate::topic::{DynamicConfigs, topic_value};
-use crate::value::validate;
+use crate::value::{fault, validate};
 
 /// Why a change was refused, in a sentence for whoever asked for it.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -42,7 +42,9 @@ pub fn validate_topic_configs(
     {
         return Err(InvalidConfig::new(
             "min.compaction.lag.ms",
-            format!("min.compaction.lag.ms={least} must not be greater than max.compaction.lag.ms={most}"),
+            format!(
+                "conflict topic config setting min.compaction.lag.ms ({least}) > max.compaction.lag.ms ({most})"
+            ),
         ));
     }
     if settings.get("remote.storage.enable").is_some_and(|value| value.trim().eq_ignore_ascii_case("true")) {
@@ -92,17 +94,22 @@ pub(crate) fn listener_key(name: &str) -> Option<&str> {
     }
 }
 
-fn check(key: &Key, value: &str) -> Result<(), InvalidConfig> {
-    validate(key, value).map_err(|expected| {
+/// Checks a value that a client wants to set. The error is in Kafka's words.
+pub fn check_value(key: &Key, value: &str) -> Result<(), String> {
+    validate(key, value).map_err(|_| {
         let shown = if key.is_sensitive() { "(hidden)" } else { value };
-        InvalidConfig::new(key.name, format!("{}={shown}: {expected}", key.name))
+        format!("Invalid value {shown} for configuration {}: {}", key.name, fault(key, value))
     })
+}
+
+fn check(key: &Key, value: &str) -> Result<(), InvalidConfig> {
+    check_value(key, value).map_err(|message| InvalidConfig::new(key.name, message))
 }
 
 fn unknown(name: &str) -> String {
     match table::nearest(Scope::Topic, name) {
-        Some(nearest) => format!("a topic has no setting {name:?}; did you mean {nearest}?"),
-        None => format!("a topic has no setting {name:?}"),
+        Some(nearest) => format!("Unknown topic config name: {name}; did you mean {nearest}?"),
+        None => format!("Unknown topic config name: {name}"),
     }
 }
 
@@ -130,9 +137,9 @@ mod tests {
         // Old tools set keys that newer Kafkas dropped.
         assert_eq!(topic_error(&[("message.format.version", "0.10.2")]), None);
         let message = topic_error(&[("retention.ms", "-2")]).unwrap();
-        assert_eq!(message, "retention.ms=-2: expected a whole number from -1 to 9223372036854775807");
+        assert_eq!(message, "Invalid value -2 for configuration retention.ms: Value must be at least -1");
         let message = topic_error(&[("retention.mss", "1")]).unwrap();
-        assert_eq!(message, "a topic has no setting \"retention.mss\"; did you mean retention.ms?");
+        assert_eq!(message, "Unknown topic config name: retention.mss; did you mean retention.ms?");
         assert!(topic_error(&[("min.compaction.lag.ms", "5"), ("max.compaction.lag.ms", "4")]).is_some());
         assert!(topic_error(&[("remote.storage.enable", "true")]).is_some());
         assert_eq!(topic_error(&[("remote.storage.enable", "false")]), None);
@@ -160,6 +167,6 @@ mod tests {
             assert!(broker_error(&[(name, "x")], true).unwrap().contains("cannot be changed"), "{name}");
         }
         let wrong = broker_error(&[("max.connections", "many")], false).unwrap();
-        assert!(wrong.starts_with("max.connections=many: expected a whole number"), "{wrong}");
+        assert!(wrong.starts_with("Invalid value many for configuration max.connections: Not a number"), "{wrong}");
     }
 }

@@ -22,6 +22,38 @@ pub fn validate(key: &Key, value: &str) -> Result<(), String> {
     if fits { Ok(()) } else { Err(format!("expected {}", expectation(key))) }
 }
 
+/// What is wrong with a value that [`validate`] refuses, in the words of Kafka's own checks.
+pub(crate) fn fault(key: &Key, value: &str) -> String {
+    let value = value.trim();
+    let (number, type_name) = match key.kind {
+        Kind::Boolean => return "Expected value to be either true or false".to_owned(),
+        Kind::Int => (value.parse::<i32>().ok().map(f64::from), "INT"),
+        Kind::Short => (value.parse::<i16>().ok().map(f64::from), "SHORT"),
+        Kind::Long => (value.parse::<i64>().ok().map(|number| number as f64), "LONG"),
+        Kind::Double => (parse_double(value), "DOUBLE"),
+        Kind::String | Kind::Class | Kind::Password | Kind::List => return text_fault(key),
+    };
+    match (number, &key.allowed) {
+        (None, _) => format!("Not a number of type {type_name}"),
+        (_, Allowed::Range { from, to, or: Some(or) }) => {
+            format!("Value must be between {from} and {to} or equal to {or}")
+        }
+        (Some(number), Allowed::Range { from, .. }) if number < *from => {
+            format!("Value must be at least {from}")
+        }
+        (_, Allowed::Range { to, .. }) => format!("Value must be no more than {to}"),
+        _ => format!("expected {}", expectation(key)),
+    }
+}
+
+fn text_fault(key: &Key) -> String {
+    match &key.allowed {
+        Allowed::OneOf { words, .. } => format!("String must be one of: {}", words.join(", ")),
+        Allowed::NonEmpty => "String must be non-empty".to_owned(),
+        _ => format!("expected {}", expectation(key)),
+    }
+}
+
 /// `host:number` pairs with commas between them, as `max.connections.per.ip.overrides` holds them. An address of
 /// IPv6 may stand in brackets.
 pub(crate) fn parse_connections_per_host(text: &str) -> Option<BTreeMap<String, i32>> {

@@ -82,11 +82,12 @@ impl ConfigRules for KafkaRules {
 fn check_broker_key(key: &Key, for_one: bool, value: Option<&String>) -> Result<(), String> {
     let name = key.name;
     match key.update {
-        Update::ReadOnly => Err(format!("'{name}' is read at start and cannot be changed while brokers run")),
-        Update::PerBroker if !for_one => Err(format!("'{name}' can be set for single brokers only")),
+        Update::ReadOnly => Err(format!("Cannot update these configs dynamically: [{name}]")),
+        Update::PerBroker if !for_one => Err(format!(
+            "Cannot update these configs at default cluster level, broker id must be specified: [{name}]"
+        )),
         Update::PerBroker | Update::ClusterWide => match value {
-            Some(value) => klamm_config::validate(key, value)
-                .map_err(|expected| format!("The value '{value}' of '{name}' is not valid: {expected}")),
+            Some(value) => klamm_config::check_value(key, value),
             None => Ok(()),
         },
     }

@@ -15,23 +15,26 @@ pub fn is_internal(name: &str) -> bool {
     matches!(name, GROUP_METADATA | TRANSACTION_STATE | SHARE_GROUP_STATE)
 }
 
-/// Says what is wrong with a name, or nothing.
+/// Says in Kafka's words what is wrong with a name, or nothing.
 pub fn validate(name: &str) -> Result<(), String> {
     if name.is_empty() {
-        return Err("A topic needs a name, and this one is empty".to_owned());
+        return Err("Topic name is invalid: the empty string is not allowed".to_owned());
     }
     if name == "." || name == ".." {
-        return Err(format!("A topic cannot be called '{name}', which names a folder"));
+        return Err(format!("Topic name is invalid: '{name}' is not allowed"));
     }
     if name.len() > LENGTH_MAX {
-        let (found, shown) = (name.chars().count(), name.chars().take(40).collect::<String>());
-        return Err(format!("The topic name '{shown}…' has {found} letters; {LENGTH_MAX} is the most"));
+        return Err(format!(
+            "Topic name is invalid: the length of '{name}' is longer than the max allowed length {LENGTH_MAX}"
+        ));
     }
-    match name.chars().find(|c| !(c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-'))) {
-        Some(letter) => Err(format!(
-            "The topic name '{name}' holds {letter:?}; ASCII letters, digits, '.', '_' and '-' are allowed"
-        )),
-        None => Ok(()),
+    if name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-')) {
+        Ok(())
+    } else {
+        Err(format!(
+            "Topic name is invalid: '{name}' contains one or more characters other than ASCII alphanumerics, \
+             '.', '_' and '-'"
+        ))
     }
 }
 

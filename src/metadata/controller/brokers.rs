@@ -230,7 +230,7 @@ pub fn unregister_broker(
     let Some(broker) = image.brokers.get(&id) else {
         let response = UnregisterBrokerResponse {
             error_code: ErrorCode::BrokerIdNotRegistered.code(),
-            error_message: Some(format!("There is no broker {id}")),
+            error_message: Some(format!("Broker ID {id} is not currently registered")),
             ..Default::default()
         };
         return (Vec::new(), response);

@@ -112,27 +112,24 @@ fn counted<'a>(keys: impl Iterator<Item = (i8, &'a str)>) -> BTreeMap<(i8, &'a s
 
 fn check_once(counts: &BTreeMap<(i8, &str), usize>, key: (i8, &str)) -> Result<(), Refusal> {
     if counts[&key] > 1 {
-        let message = format!("The request names the resource '{}' more than once", key.1);
-        return Err(Refusal::new(ErrorCode::InvalidRequest, message));
+        return Err(Refusal::new(ErrorCode::InvalidRequest, "Each resource must appear at most once."));
     }
     Ok(())
 }
 
 fn check_keys(names: &[&str]) -> Result<(), Refusal> {
     let mut seen = BTreeSet::new();
-    match names.iter().find(|name| !seen.insert(**name)) {
-        Some(twice) => {
-            let message = format!("The request names the setting '{twice}' more than once for a resource");
-            Err(Refusal::new(ErrorCode::InvalidRequest, message))
-        }
-        None => Ok(()),
+    if names.iter().all(|name| seen.insert(*name)) {
+        Ok(())
+    } else {
+        Err(Refusal::new(ErrorCode::InvalidRequest, "Error due to duplicate config keys"))
     }
 }
 
 fn check_values<'a>(mut configs: impl Iterator<Item = (&'a str, Option<&'a str>)>) -> Result<(), Refusal> {
     match configs.find(|(_, value)| value.is_none()) {
         Some((name, _)) => {
-            let message = format!("The setting '{name}' has no value; delete it for the default");
+            let message = format!("Null value not supported for : {name}");
             Err(Refusal::new(ErrorCode::InvalidRequest, message))
         }
         None => Ok(()),
@@ -143,30 +140,26 @@ fn check_values<'a>(mut configs: impl Iterator<Item = (&'a str, Option<&'a str>)
 fn check_resource(image: &Image, type_code: i8, name: &str) -> Result<ConfigResource, Refusal> {
     let invalid = |message: String| Err(Refusal::new(ErrorCode::InvalidRequest, message));
     match type_code {
-        2 if name.is_empty() => {
-            invalid("Settings for all topics at once do not exist; name a topic".to_owned())
-        }
+        2 if name.is_empty() => invalid("Default topic resources are not allowed.".to_owned()),
         2 => {
             topic_name::validate(name)
                 .map_err(|message| Refusal::new(ErrorCode::InvalidTopicException, message))?;
             if !image.topic_ids.contains_key(name) {
-                let message = format!("There is no topic '{name}'");
+                let message = format!("The topic '{name}' does not exist.");
                 return Err(Refusal::new(ErrorCode::UnknownTopicOrPartition, message));
             }
             Ok(ConfigResource::Topic(name.to_owned()))
         }
         4 if name.is_empty() => Ok(ConfigResource::Broker(None)),
         4 => match name.parse().map(NodeId) {
-            Err(_) => invalid(format!("A broker's name is its number, not '{name}'")),
+            Err(_) => invalid(format!("Node id must be an integer, but it is: {name}")),
             Ok(id) if !image.brokers.contains_key(&id) => invalid(format!("There is no broker {id}")),
             Ok(id) => Ok(ConfigResource::Broker(Some(id))),
         },
         8 | 16 | 32 => invalid(format!(
             "Settings of resources of type {type_code} are not served; topics (2) and brokers (4) are"
         )),
-        _ => invalid(format!(
-            "There is no resource type {type_code}; topics (2) and brokers (4) have settings"
-        )),
+        _ => invalid(format!("Unknown resource type {type_code}")),
     }
 }
 
@@ -190,8 +183,7 @@ fn operate(
                 _ => context.rules.broker_list_default(&config.name),
             };
             let Some(default) = default else {
-                let message =
-                    format!("'{}' holds no list, so nothing can be added or taken away", config.name);
+                let message = no_list(resource, config);
                 return Err(Refusal::new(ErrorCode::InvalidConfig, message));
             };
             let current = configs.get(&config.name).cloned().unwrap_or(default);
@@ -205,6 +197,21 @@ fn operate(
         }
     }
     Ok(())
+}
+
+/// Why a key that holds no list cannot be appended to, in Kafka's two ways to say so.
+fn no_list(resource: &ConfigResource, config: &incremental::AlterableConfig) -> String {
+    let (name, appends) = (&config.name, config.config_operation == APPEND);
+    match resource {
+        ConfigResource::Broker(_) => {
+            let operation = if appends { "append" } else { "subtract" };
+            format!("Config value {operation} is not allowed for config key: {name}")
+        }
+        _ => {
+            let operation = if appends { "APPEND" } else { "SUBTRACT" };
+            format!("Can't {operation} to key {name} because its type is not LIST.")
+        }
+    }
 }
 
 fn change_list(current: &str, change: &str, append: bool) -> String {
@@ -285,13 +292,12 @@ fn check_in_sync_replicas_min(
     if image.feature(ELIGIBLE_LEADERS_VERSION) == 0 || was == is {
         return Ok(());
     }
-    let why = "while eligible.leader.replicas.version is above 0";
     let message = match resource {
         ConfigResource::Broker(Some(_)) => {
-            format!("'{MIN_IN_SYNC_REPLICAS}' is set for all brokers at once, not for one, {why}")
+            format!("Broker-level {MIN_IN_SYNC_REPLICAS} cannot be altered while ELR is enabled.")
         }
         ConfigResource::Broker(None) if is.is_none() => {
-            format!("'{MIN_IN_SYNC_REPLICAS}' of all brokers can be changed but not taken away {why}")
+            format!("Cluster-level {MIN_IN_SYNC_REPLICAS} cannot be removed while ELR is enabled.")
         }
         _ => return Ok(()),
     };

@@ -8,9 +8,7 @@ use klamm_protocol::messages::create_partitions::{
 };
 use klamm_protocol::records::cluster_metadata::MetadataRecord;
 
-use super::create_topics::{
-    PARTITIONS_MAX, check_replicas, new_partition, no_placement, too_many_partitions,
-};
+use super::create_topics::{PARTITIONS_MAX, check_replicas, new_partition, no_placement};
 use super::placement::Placer;
 use super::{ControllerContext, Refusal};
 use crate::image::{Image, Topic};
@@ -27,7 +25,7 @@ pub fn create_partitions(
     }
     let mut response = CreatePartitionsResponse::default();
     for (name, _) in counts.iter().filter(|(_, count)| **count > 1) {
-        let message = format!("The request names the topic '{name}' more than once");
+        let message = "Duplicate topic name.";
         response.results.push(result(name, Some(Refusal::new(ErrorCode::InvalidRequest, message))));
     }
     let mut records = Vec::new();
@@ -59,16 +57,21 @@ fn plan(
     };
     let present = topic.partitions.len();
     if asked.count <= present as i32 {
-        let message = format!(
-            "The topic '{}' has {present} partition(s); {} would not be more",
-            asked.name, asked.count
-        );
+        let message = if asked.count == present as i32 {
+            format!("Topic already has {present} partition(s).")
+        } else {
+            let (name, count) = (&asked.name, asked.count);
+            format!(
+                "The topic {name} currently has {present} partition(s); {count} would not be an increase."
+            )
+        };
         return Err(Refusal::new(ErrorCode::InvalidPartitions, message));
     }
     let wanted = asked.count as usize - present;
     *added += wanted;
     if *added > PARTITIONS_MAX {
-        return Err(too_many_partitions(*added));
+        let message = "Excessively large number of additional partitions per request.";
+        return Err(Refusal::new(ErrorCode::PolicyViolation, message));
     }
     let factor = topic.replication_factor();
     let replicas = match &asked.assignments {
@@ -89,7 +92,10 @@ fn check_assignments(
     chosen: Vec<Vec<NodeId>>,
 ) -> Result<Vec<Vec<NodeId>>, Refusal> {
     if chosen.len() != wanted {
-        let message = format!("{wanted} partition(s) are to be added, but {} are assigned", chosen.len());
+        let message = format!(
+            "Attempted to add {wanted} additional partition(s), but only {} assignment(s) were specified.",
+            chosen.len()
+        );
         return Err(Refusal::new(ErrorCode::InvalidReplicaAssignment, message));
     }
     for replicas in &chosen {

@@ -17,6 +17,8 @@ use crate::image::{ConfigResource, Image};
 /// The most partitions that one request may ask for, as in Kafka.
 pub(super) const PARTITIONS_MAX: usize = 10_000;
 
+const TOO_MANY_PARTITIONS: &str = "Excessively large number of partitions per request.";
+
 /// The log of KRaft's own metadata, which never is a topic.
 const CLUSTER_METADATA: &str = "__cluster_metadata";
 
@@ -45,7 +47,7 @@ pub fn create_topics(
     let mut records = Vec::new();
     for topic in wanted {
         let outcome = if partitions > PARTITIONS_MAX {
-            Err(too_many_partitions(partitions))
+            Err(Refusal::new(ErrorCode::PolicyViolation, TOO_MANY_PARTITIONS))
         } else {
             plan_topic(image, context, topic)
         };
@@ -58,8 +60,8 @@ pub fn create_topics(
         }
     }
     for (name, _) in counts.into_iter().filter(|(_, count)| *count > 1) {
-        let message = format!("The request names the topic '{name}' more than once");
-        response.topics.push(refused(name, Refusal::new(ErrorCode::InvalidRequest, message)));
+        let refusal = Refusal::new(ErrorCode::InvalidRequest, "Duplicate topic name.");
+        response.topics.push(refused(name, refusal));
     }
     if request.validate_only {
         records.clear();
@@ -74,11 +76,6 @@ fn partitions_asked(topic: &CreatableTopic, defaults: &TopicDefaults) -> usize {
         (0, count) => usize::try_from(count).unwrap_or(0),
         (count, _) => count,
     }
-}
-
-pub(super) fn too_many_partitions(asked: usize) -> Refusal {
-    let message = format!("The request asks for {asked} partitions; {PARTITIONS_MAX} are the most at once");
-    Refusal::new(ErrorCode::PolicyViolation, message)
 }
 
 struct Plan {
@@ -139,17 +136,15 @@ fn echo(config: super::DescribedConfig) -> CreatableTopicConfigs {
 fn check_name(image: &Image, name: &str) -> Result<(), Refusal> {
     topic_name::validate(name).map_err(|message| Refusal::new(ErrorCode::InvalidTopicException, message))?;
     if name == CLUSTER_METADATA {
-        let message = format!("'{name}' is the metadata log's own name and cannot be a topic");
+        let message = format!("Creation of internal topic {name} is prohibited.");
         return Err(Refusal::new(ErrorCode::InvalidRequest, message));
     }
     if image.topic_ids.contains_key(name) {
-        let message = format!("A topic '{name}' exists already");
+        let message = format!("Topic '{name}' already exists.");
         return Err(Refusal::new(ErrorCode::TopicAlreadyExists, message));
     }
     if let Some(other) = colliding(image, name) {
-        let message = format!(
-            "'{name}' differs from the existing topic '{other}' only in '.' and '_', which metrics mix up"
-        );
+        let message = format!("Topic '{name}' collides with existing topic: {other}");
         return Err(Refusal::new(ErrorCode::InvalidTopicException, message));
     }
     Ok(())
@@ -172,7 +167,7 @@ fn check_configs(
     let mut checked = BTreeMap::new();
     for config in configs {
         let Some(value) = &config.value else {
-            let message = format!("The setting '{}' has no value; leave it out for the default", config.name);
+            let message = format!("Null value not supported for topic configs: {}", config.name);
             return Err(Refusal::new(ErrorCode::InvalidConfig, message));
         };
         // Of a key that stands twice, the last value counts, as in Kafka.
@@ -196,10 +191,7 @@ fn assign(
         factor => factor,
     };
     if factor < 1 {
-        let message = format!(
-            "The replication factor of '{}' is {factor}; it must be 1 or more, or -1 for the default",
-            topic.name
-        );
+        let message = "Replication factor must be larger than 0, or -1 to use the default value.";
         return Err(Refusal::new(ErrorCode::InvalidReplicationFactor, message));
     }
     let count = match topic.num_partitions {
@@ -207,10 +199,7 @@ fn assign(
         count => count,
     };
     if count < 1 {
-        let message = format!(
-            "The number of partitions of '{}' is {count}; it must be 1 or more, or -1 for the default",
-            topic.name
-        );
+        let message = "Number of partitions was set to an invalid non-positive value.";
         return Err(Refusal::new(ErrorCode::InvalidPartitions, message));
     }
     Placer::new(image, context.random).place(count as usize, factor).map_err(no_placement)
@@ -219,7 +208,11 @@ fn assign(
 pub(super) fn no_placement(error: PlacementError) -> Refusal {
     let message = match error {
         PlacementError::TooFewBrokers { wanted, registered } => {
-            format!("The replication factor is {wanted}, but only {registered} broker(s) are registered")
+            format!(
+                "Unable to replicate the partition {wanted} time(s): The target replication factor of {wanted} \
+                 cannot be reached because only {registered} broker(s) are registered or some brokers have all \
+                 their log directories cordoned."
+            )
         }
         PlacementError::AllFenced => "No broker is alive that could lead the partitions".to_owned(),
     };
@@ -227,15 +220,12 @@ pub(super) fn no_placement(error: PlacementError) -> Refusal {
 }
 
 fn check_assignments(image: &Image, topic: &CreatableTopic) -> Result<Vec<Vec<NodeId>>, Refusal> {
-    for (found, what) in [
-        (i32::from(topic.replication_factor), "replication factor"),
-        (topic.num_partitions, "number of partitions"),
-    ] {
+    for (found, what) in
+        [(i32::from(topic.replication_factor), "replication factor"), (topic.num_partitions, "numPartitions")]
+    {
         if found != -1 {
-            let message = format!(
-                "The topic '{}' has both an assignment and a {what} of {found}; give the assignment alone",
-                topic.name
-            );
+            let message =
+                format!("A manual partition assignment was specified, but {what} was not set to -1.");
             return Err(Refusal::new(ErrorCode::InvalidRequest, message));
         }
     }
@@ -245,7 +235,7 @@ fn check_assignments(image: &Image, topic: &CreatableTopic) -> Result<Vec<Vec<No
         let index = assignment.partition_index;
         let replicas: Vec<NodeId> = assignment.broker_ids.iter().copied().map(NodeId).collect();
         if by_index.contains_key(&index) {
-            let message = format!("The assignment names partition {index} more than once");
+            let message = format!("Found multiple manual partition assignments for partition {index}");
             return Err(Refusal::new(ErrorCode::InvalidReplicaAssignment, message));
         }
         check_replicas(image, &replicas, factor)?;
@@ -253,7 +243,7 @@ fn check_assignments(image: &Image, topic: &CreatableTopic) -> Result<Vec<Vec<No
         by_index.insert(index, replicas);
     }
     if by_index.keys().zip(0..).any(|(index, expected)| *index != expected) {
-        let message = "The assignment must name the partitions from 0 on without a gap".to_owned();
+        let message = "partitions should be a consecutive 0-based integer sequence";
         return Err(Refusal::new(ErrorCode::InvalidReplicaAssignment, message));
     }
     Ok(by_index.into_values().collect())
@@ -267,15 +257,20 @@ pub(super) fn check_replicas(
 ) -> Result<(), Refusal> {
     let refuse = |message: String| Err(Refusal::new(ErrorCode::InvalidReplicaAssignment, message));
     if replicas.is_empty() {
-        return refuse("The assignment gives a partition no replica at all".to_owned());
+        return refuse("The manual partition assignment includes an empty replica list.".to_owned());
     }
     let mut sorted = replicas.to_vec();
     sorted.sort();
     if let Some(twice) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
-        return refuse(format!("The assignment names broker {} more than once for a partition", twice[0]));
+        let twice = twice[0];
+        return refuse(format!(
+            "The manual partition assignment includes the broker {twice} more than once."
+        ));
     }
     if let Some(unknown) = sorted.iter().find(|id| !image.brokers.contains_key(*id)) {
-        return refuse(format!("The assignment names broker {unknown}, which is not registered"));
+        return refuse(format!(
+            "The manual partition assignment includes broker {unknown}, but no such broker is registered."
+        ));
     }
     match factor {
         Some(factor) if factor != replicas.len() => refuse(format!(

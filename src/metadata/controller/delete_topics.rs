@@ -38,10 +38,10 @@ pub fn delete_topics(
             continue;
         }
         let outcome = if count > 1 {
-            let message = format!("The request names {topic} more than once");
+            let message = if topic.name.is_some() { "Duplicate topic name." } else { "Duplicate topic id." };
             Err(Refusal::new(ErrorCode::InvalidRequest, message))
         } else if is_named_both_ways {
-            let message = format!("The request names {topic} both by name and by id");
+            let message = "The provided topic name maps to an ID that was already supplied.";
             Err(Refusal::new(ErrorCode::InvalidRequest, message))
         } else if !context.defaults.delete_topics {
             let message = "This cluster does not let topics be deleted (delete.topic.enable=false)";
@@ -70,15 +70,6 @@ struct Asked {
     id: TopicId,
 }
 
-impl std::fmt::Display for Asked {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match &self.name {
-            Some(name) => write!(f, "the topic '{name}'"),
-            None => write!(f, "the topic with the id {}", self.id),
-        }
-    }
-}
-
 /// The topics in either form of the request: bare names up to version 5, names or ids from version 6.
 fn asked_for(request: &DeleteTopicsRequest) -> Vec<Asked> {
     let by_name =
@@ -98,19 +89,18 @@ fn resolve(image: &Image, topic: &Asked) -> Option<TopicId> {
 
 fn check(image: &Image, topic: &Asked) -> Result<TopicId, Refusal> {
     match &topic.name {
-        Some(name) if !topic.id.is_zero() => {
-            let message = format!("The topic '{name}' is named by an id as well; give one of them");
-            Err(Refusal::new(ErrorCode::InvalidRequest, message))
+        Some(_) if !topic.id.is_zero() => {
+            Err(Refusal::new(ErrorCode::InvalidRequest, "You may not specify both topic name and topic id."))
         }
-        None if topic.id.is_zero() => Err(Refusal::new(
-            ErrorCode::InvalidRequest,
-            "The request names neither a topic's name nor its id",
-        )),
-        Some(name) => resolve(image, topic).ok_or_else(|| {
-            Refusal::new(ErrorCode::UnknownTopicOrPartition, format!("There is no topic '{name}'"))
+        None if topic.id.is_zero() => {
+            Err(Refusal::new(ErrorCode::InvalidRequest, "Neither topic name nor id were specified."))
+        }
+        Some(_) => resolve(image, topic).ok_or_else(|| {
+            let message = "This server does not host this topic-partition.";
+            Refusal::new(ErrorCode::UnknownTopicOrPartition, message)
         }),
         None => resolve(image, topic).ok_or_else(|| {
-            Refusal::new(ErrorCode::UnknownTopicId, format!("There is no topic with the id {}", topic.id))
+            Refusal::new(ErrorCode::UnknownTopicId, "This server does not host this topic ID.")
         }),
     }
 }

@@ -81,7 +81,7 @@ fn plan(
     election: Election,
 ) -> Result<(TopicId, MetadataRecord), Refusal> {
     let unknown = |message: String| Refusal::new(ErrorCode::UnknownTopicOrPartition, message);
-    let topic = topic.ok_or_else(|| unknown(format!("There is no topic '{name}'")))?;
+    let topic = topic.ok_or_else(|| unknown(format!("No such topic as {name}")))?;
     let state =
         topic.partition(index).ok_or_else(|| unknown(format!("There is no partition {name}-{index}")))?;
     let is_needed = match election {

@@ -81,7 +81,7 @@ fn entries(context: &Context, resource: &DescribeConfigsResource) -> Result<Vec<
         TOPIC => {
             topic_name::validate(name).map_err(|message| (ErrorCode::InvalidTopicException, message))?;
             if image.topic_by_name(name).is_none() {
-                let message = format!("There is no topic '{name}'");
+                let message = format!("The topic '{name}' does not exist.");
                 return Err((ErrorCode::UnknownTopicOrPartition, message));
             }
             Ok(describe_topic(&image.topic_config(name), &dynamic, &context.static_config))
