@@ -277,6 +277,19 @@ def in_transaction(s, sequence=0, **more):
     return {'TransactionalId': s.name, 'Acks': -1, 'TimeoutMs': 5000, 'TopicData': [{'Name': s.name, 'TopicId': by_id(s.name)(s), 'PartitionData': [{'Index': 0, 'Records': data}]}], **more}
 
 
+ACL = {'ResourceType': 2, 'ResourceName': 't', 'ResourcePatternType': 3, 'Principal': 'User:a', 'Host': '*', 'Operation': 3, 'PermissionType': 3}
+ACL_FILTER = {'ResourceTypeFilter': 1, 'ResourceNameFilter': None, 'PatternTypeFilter': 1, 'PrincipalFilter': None, 'HostFilter': None, 'Operation': 1, 'PermissionType': 1}
+
+
+def quota(entity, ops, only=False):
+    entry = {'Entity': [{'EntityType': kind, 'EntityName': name} for kind, name in entity], 'Ops': [{'Key': op[0], 'Value': op[1], 'Remove': len(op) > 2} for op in ops]}
+    return {'Entries': [entry], 'ValidateOnly': only}
+
+
+def filtered(components, strict=False):
+    return {'Components': [{'EntityType': kind, 'MatchType': match, 'Match': name} for kind, match, name in components], 'Strict': strict}
+
+
 def move(path='/no/such/directory', topic='plain', partitions=(0,)):
     return {'Dirs': [{'Path': path, 'Topics': [{'Name': topic, 'Partitions': list(partitions)}]}]}
 
@@ -503,4 +516,27 @@ APIS = [
     API('DescribeTopicPartitions', {'Topics': [{'Name': 'plain'}]}, cases={
         'all': {'Topics': []}, 'unknown': {'Topics': [{'Name': 'no-such'}]}, 'bad name': {'Topics': [{'Name': 'a b'}]}, 'empty name': {'Topics': [{'Name': ''}]}, 'twice': {'Topics': [{'Name': 'plain'}] * 2}, 'two': {'Topics': [{'Name': 'plain'}, {'Name': 'empty'}]}, **{f'limit {n}': {'ResponsePartitionLimit': n} for n in (0, 1, -1, 2)}, 'two, limit 1': {'Topics': [{'Name': 'plain'}, {'Name': 'empty'}], 'ResponsePartitionLimit': 1}, 'cursor': {'Cursor': {'TopicName': 'plain', 'PartitionIndex': 1}}, 'cursor beyond': {'Cursor': {'TopicName': 'plain', 'PartitionIndex': 9}}, 'cursor negative': {'Cursor': {'TopicName': 'plain', 'PartitionIndex': -1}}, 'cursor at another topic': {'Topics': [{'Name': 'plain'}, {'Name': 'empty'}], 'Cursor': {'TopicName': 'f', 'PartitionIndex': 0}}, 'cursor at an unknown topic': {'Cursor': {'TopicName': 'zzz', 'PartitionIndex': 0}}, 'consumer offsets': {'Topics': [{'Name': '__consumer_offsets'}], 'ResponsePartitionLimit': 1},
     }),
+    API('DescribeAcls', {'ResourceTypeFilter': 1, 'ResourceNameFilter': None, 'PatternTypeFilter': 1, 'PrincipalFilter': None, 'HostFilter': None, 'Operation': 1, 'PermissionType': 1}),
+    API('CreateAcls', {'Creations': [ACL]}, cases={'none': {'Creations': []}, 'two': {'Creations': [ACL, ACL]}}),
+    API('DeleteAcls', {'Filters': [ACL_FILTER]}, cases={'none': {'Filters': []}, 'two': {'Filters': [ACL_FILTER, ACL_FILTER]}}),
+    API('CreateDelegationToken', {'Renewers': [], 'MaxLifetimeMs': -1}, cases={'for another': {'OwnerPrincipalType': 'User', 'OwnerPrincipalName': 'a'}, 'renewers': {'Renewers': [{'PrincipalType': 'User', 'PrincipalName': 'a'}]}}),
+    API('RenewDelegationToken', {'Hmac': b'none', 'RenewPeriodMs': 1000}),
+    API('ExpireDelegationToken', {'Hmac': b'none', 'ExpiryTimePeriodMs': 1000}),
+    API('DescribeDelegationToken', {'Owners': None}, cases={'of nobody': {'Owners': []}, 'of one': {'Owners': [{'PrincipalType': 'User', 'PrincipalName': 'a'}]}}),
+    API('AlterClientQuotas', quota([('client-id', own)], [('producer_byte_rate', 1000.0)]), edges=False, cases={
+        **{f'{key}={value}': quota([('client-id', own)], [(key, value)]) for key in ('producer_byte_rate', 'request_percentage', 'controller_mutation_rate', 'connection_creation_rate', 'no_such') for value in (1.0, 1.5, 0.0, -1.0, 1e19, 1e300, float('inf'), float('nan'))},
+        **{f'of an address {key}={value}': quota([('ip', '10.0.0.1')], [(key, value)], only=True) for key, value in (('connection_creation_rate', 5.0), ('connection_creation_rate', 1.5), ('connection_creation_rate', 1e10), ('producer_byte_rate', 5.0))},
+        'all clients': quota([('client-id', None)], [('consumer_byte_rate', 1e9)], only=True), 'a user': quota([('user', own)], [('consumer_byte_rate', 5.0)]), 'both': quota([('user', own), ('client-id', own)], [('consumer_byte_rate', 5.0)]),
+        'validate only': quota([('user', own)], [('consumer_byte_rate', 5.0)], only=True), 'no address': quota([('ip', 'no.such.host.invalid')], [('connection_creation_rate', 1.0)]), 'an address and a user': quota([('ip', '10.0.0.1'), ('user', 'u')], [('connection_creation_rate', 1.0)]),
+        'nobody': quota([], [('producer_byte_rate', 1.0)]), 'a planet': quota([('planet', 'x')], [('producer_byte_rate', 1.0)]), 'no type': quota([('', None)], [('producer_byte_rate', 1.0)]), 'empty user': quota([('user', '')], [('producer_byte_rate', 1.0)]),
+        'empty client': quota([('client-id', '')], [('producer_byte_rate', 1.0)]), 'empty address': quota([('ip', '')], [('connection_creation_rate', 1.0)]), 'type twice': quota([('user', 'a'), ('user', own)], [('producer_byte_rate', 1.0)]), 'key twice': quota([('user', own)], [('producer_byte_rate', 1.0), ('producer_byte_rate', 2.0)]),
+        'no change': quota([('user', own)], []), 'removes what is not there': quota([('user', own)], [('producer_byte_rate', 1.0, True)]), 'removes no such key': quota([('user', own)], [('no_such', 1.0, True)]), 'no entries': {'Entries': []},
+        'entity twice': lambda s: {'Entries': quota([('user', s.name)], [('producer_byte_rate', 1.0)])['Entries'] * 2},
+    }),
+    API('DescribeClientQuotas', filtered([('client-id', 0, own)]), before=[('AlterClientQuotas', 1, quota([('client-id', own)], [('producer_byte_rate', 1000.0)])), ('AlterClientQuotas', 1, quota([('user', own), ('client-id', own)], [('request_percentage', 5.5)])), APPLIED], edges=False, cases={
+        'strict': filtered([('client-id', 0, own)], True), 'both': filtered([('user', 0, own), ('client-id', 2, None)], True), 'none strict': filtered([], True), 'a default user': filtered([('user', 1, None)]), 'addresses': filtered([('ip', 2, None)]),
+        'address and user': filtered([('ip', 2, None), ('user', 2, None)]), 'a planet': filtered([('planet', 2, None)]), 'match 9': filtered([('user', 9, None)]), 'match -1': filtered([('user', -1, None)]), 'exactly nothing': filtered([('user', 0, None)]),
+        'default with a name': filtered([('user', 1, 'x')]), 'any with a name': filtered([('user', 2, 'x')]), 'no type': filtered([('', 2, None)]), 'type twice': filtered([('user', 2, None), ('user', 2, None)]),
+    }),
+    API('DescribeUserScramCredentials', {'Users': None}, cases={'none named': {'Users': []}, 'unknown': {'Users': [{'Name': 'x'}]}, 'twice': {'Users': [{'Name': 'x'}] * 2}, 'empty': {'Users': [{'Name': ''}]}}),
 ]

@@ -148,6 +148,8 @@ broker_config! {
     controller_quorum_election_timeout_ms: i32 = "controller.quorum.election.timeout.ms";
     controller_quorum_fetch_timeout_ms: i32 = "controller.quorum.fetch.timeout.ms";
     controller_quorum_request_timeout_ms: i32 = "controller.quorum.request.timeout.ms";
+    controller_quota_window_num: i32 = "controller.quota.window.num";
+    controller_quota_window_size_seconds: i32 = "controller.quota.window.size.seconds";
     default_replication_factor: i32 = "default.replication.factor";
     delete_topic_enable: bool = "delete.topic.enable";
     fetch_max_bytes: i32 = "fetch.max.bytes";
@@ -191,6 +193,8 @@ broker_config! {
     producer_id_expiration_check_interval_ms: i32 = "producer.id.expiration.check.interval.ms";
     producer_id_expiration_ms: i32 = "producer.id.expiration.ms";
     queued_max_requests: i32 = "queued.max.requests";
+    quota_window_num: i32 = "quota.window.num";
+    quota_window_size_seconds: i32 = "quota.window.size.seconds";
     replica_fetch_backoff_ms: i32 = "replica.fetch.backoff.ms";
     replica_fetch_max_bytes: i32 = "replica.fetch.max.bytes";
     replica_fetch_min_bytes: i32 = "replica.fetch.min.bytes";

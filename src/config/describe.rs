@@ -7,6 +7,7 @@ use crate::key::{Key, Kind, Update};
 use crate::table;
 use crate::topic::{DynamicConfigs, topic_value};
 use crate::validate::listener_key;
+use crate::value::{java_double, parse_double};
 
 /// Where a value comes from. The numbers are those of DescribeConfigs (KIP-226).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,6 +23,8 @@ pub enum ConfigSource {
     StaticBroker = 4,
     /// Nobody set it.
     Default = 5,
+    /// Set for a subscription to the metrics of clients.
+    ClientMetrics = 7,
 }
 
 /// One place that gives a key a value.
@@ -168,6 +171,11 @@ fn entry(
     read_only: bool,
 ) -> ConfigEntry {
     let sensitive = key.is_none_or(Key::is_sensitive);
+    let is_double = key.is_some_and(|key| key.kind == Kind::Double);
+    let value = value.map(|value| match parse_double(value.trim()) {
+        Some(number) if is_double => java_double(number),
+        _ => value,
+    });
     ConfigEntry {
         name: name.to_owned(),
         value: value.filter(|_| !sensitive),
@@ -217,7 +225,9 @@ fn broker_synonyms(name: &str, dynamic: &DynamicConfigs<'_>, broker: &BrokerConf
                 ConfigSource::StaticBroker => {
                     broker.values.get(*name).map(|(value, _)| value.trim().to_owned())
                 }
-                ConfigSource::Default | ConfigSource::DynamicTopic => broker.default_value(name),
+                ConfigSource::Default | ConfigSource::DynamicTopic | ConfigSource::ClientMetrics => {
+                    broker.default_value(name)
+                }
             };
             if let Some(value) = value {
                 synonyms.push(ConfigSynonym { name: name.to_string(), value: shown(name, &value), source });

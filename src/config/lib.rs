@@ -5,6 +5,7 @@
 //! values, warnings and errors come out. It knows neither topics that exist nor nodes that are alive.
 
 mod broker;
+mod client_metrics;
 mod describe;
 mod environment;
 mod kafka_version;
@@ -21,6 +22,7 @@ mod validate;
 mod value;
 
 pub use broker::{BrokerConfig, FlushPolicy};
+pub use client_metrics::{InvalidClientMetrics, describe_client_metrics, validate_client_metrics};
 pub use describe::{
     ConfigEntry, ConfigSource, ConfigSynonym, describe_broker, describe_cluster_default, describe_topic,
 };

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use crate::broker::BrokerConfig;
-use crate::key::{Key, Scope, Update};
+use crate::key::{Key, Kind, Scope, Update};
 use crate::table;
 use crate::topic::{DynamicConfigs, topic_value};
-use crate::value::{fault, validate};
+use crate::value::{fault, java_double, parse_double, validate};
 
 /// Why a change was refused, in a sentence for whoever asked for it.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -97,7 +97,11 @@ pub(crate) fn listener_key(name: &str) -> Option<&str> {
 /// Checks a value that a client wants to set. The error is in Kafka's words.
 pub fn check_value(key: &Key, value: &str) -> Result<(), String> {
     validate(key, value).map_err(|_| {
-        let shown = if key.is_sensitive() { "(hidden)" } else { value };
+        let shown = match parse_double(value.trim()) {
+            _ if key.is_sensitive() => "(hidden)".to_owned(),
+            Some(number) if key.kind == Kind::Double => java_double(number),
+            _ => value.to_owned(),
+        };
         format!("Invalid value {shown} for configuration {}: {}", key.name, fault(key, value))
     })
 }
@@ -167,6 +171,9 @@ mod tests {
             assert!(broker_error(&[(name, "x")], true).unwrap().contains("cannot be changed"), "{name}");
         }
         let wrong = broker_error(&[("max.connections", "many")], false).unwrap();
-        assert!(wrong.starts_with("Invalid value many for configuration max.connections: Not a number"), "{wrong}");
+        assert!(
+            wrong.starts_with("Invalid value many for configuration max.connections: Not a number"),
+            "{wrong}"
+        );
     }
 }

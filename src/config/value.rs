@@ -90,6 +90,17 @@ pub(crate) fn parse_double(value: &str) -> Option<f64> {
     digits.unwrap_or(value).parse().ok()
 }
 
+/// A number as Java writes it, which is what clients are shown.
+pub(crate) fn java_double(number: f64) -> String {
+    if number == 0.0 || (1e-3..1e7).contains(&number.abs()) {
+        return format!("{number:?}");
+    }
+    let text = format!("{number:e}");
+    let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+    let point = if digits.contains('.') { "" } else { ".0" };
+    format!("{digits}{point}E{exponent}")
+}
+
 fn number_fits(allowed: &Allowed, number: f64) -> bool {
     match allowed {
         Allowed::Range { from, to, or } => (*from <= number && number <= *to) || *or == Some(number),
@@ -279,6 +290,23 @@ mod tests {
             ("compression.type", "expected one of uncompressed, zstd, lz4, snappy, gzip, producer"),
         ] {
             assert_eq!(validate(broker_key(name).unwrap(), "?"), Err(expected.to_owned()), "{name}");
+        }
+    }
+
+    /// As Kafka 4.4.0 shows them.
+    #[test]
+    fn numbers_are_shown_as_java_writes_them() {
+        for (number, text) in [
+            (9e7, "9.0E7"),
+            (1234567.5, "1234567.5"),
+            (12345678.5, "1.23456785E7"),
+            (0.0001234, "1.234E-4"),
+            (0.25, "0.25"),
+            (1.0, "1.0"),
+            (0.0, "0.0"),
+            (f64::MAX, "1.7976931348623157E308"),
+        ] {
+            assert_eq!(java_double(number), text);
         }
     }
 }

@@ -30,7 +30,7 @@ pub struct Image {
     pub features: BTreeMap<String, i16>,
     /// The first producer id that no broker was given yet.
     pub next_producer_id: i64,
-    /// Users, access control entries, quotas and delegation tokens, which nothing acts upon yet.
+    /// Client quotas, and what nothing acts upon yet: users, access control entries and delegation tokens.
     pub kept: Kept,
 }
 

@@ -1,6 +1,6 @@
-//! What the cluster agreed on and this version does not act upon yet: users with SCRAM passwords, access control
-//! entries, client quotas and delegation tokens. They come with a directory that Apache Kafka wrote, and must not
-//! be lost for that.
+//! What the cluster agreed on about who may do what, and how much: client quotas, which brokers enforce, and what
+//! nothing acts upon yet: users with SCRAM passwords, access control entries and delegation tokens. Those come with a
+//! directory that Apache Kafka wrote, and must not be lost for that.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

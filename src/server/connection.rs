@@ -16,7 +16,8 @@ use bytes::{Buf, Bytes, BytesMut};
 use klamm_io::{BoxFuture, Stream};
 use klamm_protocol::{ApiKey, Chunk};
 
-use crate::api::{self, Answer, Begun, Closed, Handler, Reply};
+use crate::api::{self, Answer, Begun, Call, Closed, Handler, Reply};
+use crate::client_quotas::Quota;
 use crate::context::Context;
 use crate::listener::Endpoint;
 use crate::peers::{QUORUM_BYTES_MAX, QUORUM_KEY};
@@ -54,23 +55,27 @@ pub(crate) async fn serve(
         context: context.clone(),
         idle_max: frames.idle_max,
         stop: stop.clone(),
+        muted_until: Duration::ZERO,
     };
     let mut pipeline = Pipeline::new();
     loop {
-        // A frame that is taken must be handled, so the limit comes first.
-        let next = if pipeline.has_room() { frames.buffered()? } else { None };
+        // A frame that is taken must be handled, so the limits come first.
+        let muted = outlet.muted_until.saturating_sub(context.clock.monotonic());
+        let is_heard = muted.is_zero();
+        let next = if pipeline.has_room() && is_heard { frames.buffered()? } else { None };
         let frame = match next {
             Some(frame) => frame,
             None => {
                 // Wait for whichever comes first: a step of what is under way, more bytes, or the end.
                 let (is_idle, is_beginning) = (pipeline.is_idle(), pipeline.is_beginning());
-                let reads = pipeline.has_room() || is_beginning && frames.has_room_ahead();
+                let reads = is_heard && (pipeline.has_room() || is_beginning && frames.has_room_ahead());
                 tokio::select! {
                     biased;
                     step = pipeline.step() => if let Step::Answered(answer) = step? {
                         outlet.send(answer?).await?;
                     },
                     more = frames.read_on(is_beginning), if reads => if !more? { return Ok(()) },
+                    () = tokio::time::sleep(muted), if !is_heard => {}
                     () = stop.requested(), if is_idle => return Ok(()),
                 }
                 continue;
@@ -127,7 +132,15 @@ struct Counted {
     /// None for what is not of Kafka's protocol.
     key: Option<ApiKey>,
     since: Duration,
+    /// How long it was worked on, where that is limited.
+    work: Option<Work>,
     context: Arc<Context>,
+}
+
+/// The work on a request of a client that may be bound by a quota.
+struct Work {
+    client: Option<String>,
+    taken: Duration,
 }
 
 impl Counted {
@@ -140,13 +153,38 @@ impl Future for UnderWay {
     type Output = Result<Option<Reply>, Closed>;
 
     fn poll(mut self: Pin<&mut UnderWay>, cx: &mut task::Context<'_>) -> Poll<Self::Output> {
-        let polled = self.answer.as_mut().poll(cx);
-        let Counted { key, since, context } = &self.counted;
+        let UnderWay { answer, counted: Counted { key, since, work, context } } = &mut *self;
+        let begun = work.as_ref().map(|_| context.clock.monotonic());
+        let mut polled = answer.as_mut().poll(cx);
+        if let (Some(work), Some(begun)) = (work.as_mut(), begun) {
+            work.taken += context.clock.monotonic().saturating_sub(begun);
+        }
         if let (true, Some(key)) = (polled.is_ready(), *key) {
             let duration = context.clock.monotonic().saturating_sub(*since);
             context.metrics.requests(key).count(duration);
         }
+        if let (Poll::Ready(Ok(Some(reply))), Some(work)) = (&mut polled, work)
+            && !reply.is_for_broker
+        {
+            reply.muted = reply.muted.max(work.count(context));
+        }
         polled
+    }
+}
+
+impl Work {
+    /// A request that counts, where anything is limited at all. What brokers ask each other does not.
+    fn of(call: &Call, context: &Context) -> Option<Work> {
+        let is_of_client = !call.endpoint.is_controller && !api::is_of_brokers(call.key);
+        let is_counted = is_of_client && !context.image().kept.client_quotas.is_empty();
+        is_counted.then(|| Work { client: call.client_id.clone(), taken: Duration::ZERO })
+    }
+
+    /// For how long the client is not heard because of it. Its answers do not tell, other than in Kafka: they are
+    /// written before it is known.
+    fn count(&self, context: &Context) -> Duration {
+        let percent = self.taken.as_secs_f64() * 100.0;
+        context.client_quotas.count(&context.image(), self.client.as_deref(), Quota::Request, percent)
     }
 }
 
@@ -162,11 +200,12 @@ fn dispatch(
     context.metrics.received_bytes.fetch_add(4 + frame.len() as u64, Ordering::Relaxed);
     if let Some((correlation_id, message)) = api::quorum_message(&frame, endpoint) {
         let answer = api::answer_quorum(context.clone(), correlation_id, message);
-        let counted = Counted { key: None, since, context };
+        let counted = Counted { key: None, since, work: None, context };
         return Ok(Dispatched::Pipelined(counted.of(answer)));
     }
     let (call, reader, entry) = api::open(frame, endpoint.clone(), stream.peer_addr(), stream.local_addr())?;
-    let counted = Counted { key: Some(entry.key), since, context: context.clone() };
+    let work = Work::of(&call, &context);
+    let counted = Counted { key: Some(entry.key), since, work, context: context.clone() };
     Ok(match entry.handler {
         Handler::Pipelined(begin) => match begin(context, call, reader)? {
             Begun::Done(answer) => Dispatched::Pipelined(counted.of(answer)),
@@ -184,6 +223,8 @@ struct Outlet {
     context: Arc<Context>,
     idle_max: Option<Duration>,
     stop: Stop,
+    /// Until when the client is not heard, because it is over a quota.
+    muted_until: Duration,
 }
 
 impl Outlet {
@@ -200,6 +241,9 @@ impl Outlet {
         let Some(reply) = reply else {
             return Ok(());
         };
+        if !reply.muted.is_zero() {
+            self.muted_until = self.context.clock.monotonic() + reply.muted;
+        }
         let stream = self.stream.clone();
         let last = reply.frame.chunks.len().saturating_sub(1);
         for (index, chunk) in reply.frame.chunks.iter().enumerate() {

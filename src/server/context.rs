@@ -18,6 +18,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::api::Call;
 use crate::broker_channel::BrokerChannel;
+use crate::client_quotas::ClientQuotas;
 use crate::controller_channel::{ControllerChannel, ForController};
 use crate::elections::Elections;
 use crate::fetch_sessions::FetchSessions;
@@ -58,6 +59,7 @@ pub(crate) struct Context {
     pub(crate) markers: MarkerChannel,
     pub(crate) producer_ids: ProducerIds,
     pub(crate) connections: Arc<Connections>,
+    pub(crate) client_quotas: ClientQuotas,
     pub(crate) metrics: Metrics,
     pub(crate) elections: Arc<Elections>,
     pub(crate) malformed_log: RateLimit,

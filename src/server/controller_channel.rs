@@ -155,6 +155,7 @@ for_controller! {
     BrokerHeartbeatRequest 1 heartbeat_broker |it| it.error_code;
     AlterPartitionRequest 3 alter_partition |it| it.error_code;
     AssignReplicasToDirsRequest 0 assign_replicas_to_dirs |it| it.error_code;
+    AlterClientQuotasRequest 1 alter_client_quotas |it| it.entries.first().map_or(0, |entry| entry.error_code);
     UnregisterBrokerRequest 0 unregister_broker |it| it.error_code;
     UpdateFeaturesRequest 2 update_features |it| it.error_code;
     ElectLeadersRequest 2 elect_leaders |it| it.error_code;

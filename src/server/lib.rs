@@ -11,6 +11,7 @@ mod authorized_operations;
 mod background;
 mod broker_channel;
 mod cleaning;
+mod client_quotas;
 mod connection;
 mod context;
 mod controller_channel;

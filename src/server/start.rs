@@ -21,6 +21,7 @@ use crate::adoption::{self, TakeoverError};
 use crate::background;
 use crate::broker_channel::BrokerChannel;
 use crate::cleaning;
+use crate::client_quotas::ClientQuotas;
 use crate::context::{Context, MALFORMED_LOG_EVERY, topic_config};
 use crate::controller_channel::ControllerChannel;
 use crate::coordinators::Coordinators;
@@ -257,6 +258,7 @@ fn compose(
         questions: BrokerChannel::new(machine.network.clone(), format!("broker-{node_id}-questions")),
         markers: MarkerChannel::new(machine.network.clone(), node_id),
         connections: Connections::new(Limits::of(&config)),
+        client_quotas: ClientQuotas::new(&config, machine.clock.clone()),
         metrics: Metrics::new(),
         elections,
         broker_epoch: AtomicI64::new(-1),

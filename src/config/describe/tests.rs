@@ -24,6 +24,7 @@ fn line(entry: &ConfigEntry) -> String {
                 ConfigSource::DynamicDefaultBroker => "DYNAMIC_DEFAULT_BROKER_CONFIG",
                 ConfigSource::StaticBroker => "STATIC_BROKER_CONFIG",
                 ConfigSource::Default => "DEFAULT_CONFIG",
+                ConfigSource::ClientMetrics => "DYNAMIC_CLIENT_METRICS_CONFIG",
             };
             format!("{source}:{}={}", synonym.name, synonym.value.as_deref().unwrap_or("null"))
         })

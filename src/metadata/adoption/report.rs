@@ -27,9 +27,13 @@ pub(super) fn kraft(image: &Image, log: &QuorumLog, folders: &Folders) -> Report
              everything"
         ));
     }
-    if !image.kept.client_quotas.is_empty() {
-        let count = image.kept.client_quotas.len();
-        warnings.push(format!("client quotas of {count} entities are kept and not enforced yet"));
+    let is_of_address = |entity: &&crate::QuotaEntity| entity.iter().any(|(kind, _)| kind == "ip");
+    let addresses = image.kept.client_quotas.keys().filter(is_of_address).count();
+    if addresses > 0 {
+        warnings.push(format!(
+            "limits on the connections of {addresses} addresses are kept and not enforced yet \
+             (connection_creation_rate)"
+        ));
     }
     if !image.kept.scram_credentials.is_empty() {
         let count = image.kept.scram_credentials.len();

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use klamm_config::InvalidClientMetrics;
 use klamm_model::{ErrorCode, NodeId, topic_name};
 use klamm_protocol::messages::{alter_configs as legacy, incremental_alter_configs as incremental};
 use klamm_protocol::records::cluster_metadata::{ConfigRecord, MetadataRecord, PartitionChangeRecord};
@@ -156,8 +157,10 @@ fn check_resource(image: &Image, type_code: i8, name: &str) -> Result<ConfigReso
             Ok(id) if !image.brokers.contains_key(&id) => invalid(format!("There is no broker {id}")),
             Ok(id) => Ok(ConfigResource::Broker(Some(id))),
         },
-        8 | 16 | 32 => invalid(format!(
-            "Settings of resources of type {type_code} are not served; topics (2) and brokers (4) are"
+        16 if name.is_empty() => invalid("Subscription name can't be empty".to_owned()),
+        16 => Ok(ConfigResource::ClientMetrics(name.to_owned())),
+        8 | 32 => invalid(format!(
+            "Settings of resources of type {type_code} are not served; topics (2), brokers (4) and client metrics (16) are"
         )),
         _ => invalid(format!("Unknown resource type {type_code}")),
     }
@@ -180,6 +183,7 @@ fn operate(
         APPEND | SUBTRACT => {
             let default = match resource {
                 ConfigResource::Topic(_) => context.rules.topic_list_default(&config.name),
+                ConfigResource::ClientMetrics(_) => None,
                 _ => context.rules.broker_list_default(&config.name),
             };
             let Some(default) = default else {
@@ -273,6 +277,12 @@ fn check_configs(
             .rules
             .validate_broker(*broker, configs, changed)
             .map_err(|error| Refusal::new(error.code, error.message)),
+        ConfigResource::ClientMetrics(_) => {
+            klamm_config::validate_client_metrics(configs).map_err(|error| match error {
+                InvalidClientMetrics::Request(message) => Refusal::new(ErrorCode::InvalidRequest, message),
+                InvalidClientMetrics::Config(message) => Refusal::new(ErrorCode::InvalidConfig, message),
+            })
+        }
         _ => context
             .rules
             .validate_topic(configs)

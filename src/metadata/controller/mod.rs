@@ -5,6 +5,7 @@
 
 mod alter_partition;
 mod brokers;
+mod client_quotas;
 mod configs;
 mod create_partitions;
 mod create_topics;
@@ -28,6 +29,7 @@ use crate::planted::Planted;
 
 pub use alter_partition::alter_partition;
 pub use brokers::{fence_brokers, heartbeat_broker, register_broker, unregister_broker};
+pub use client_quotas::alter_client_quotas;
 pub use configs::{alter_configs, incremental_alter_configs};
 pub use create_partitions::create_partitions;
 pub use create_topics::{InternalTopic, create_topics, request_for_auto_creation};

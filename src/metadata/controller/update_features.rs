@@ -27,7 +27,10 @@ pub fn update_features(
     let mut levels: BTreeMap<&str, i16> = BTreeMap::new();
     for update in &request.feature_updates {
         if let Err(refusal) = check(image, update) {
-            let message = format!("No feature is changed: {}", refusal.message);
+            let message = format!(
+                "The update failed for all features since the following feature had an error: {}",
+                refusal.message
+            );
             let response = UpdateFeaturesResponse {
                 error_code: refusal.code.code(),
                 error_message: Some(message),
@@ -65,15 +68,16 @@ pub fn update_features(
 
 fn check(image: &Image, update: &FeatureUpdateKey) -> Result<(), Refusal> {
     let FeatureUpdateKey { feature, max_version_level: level, upgrade_type, .. } = update;
+    let here = image.controller.map_or_else(String::new, |id| format!(" {id}"));
     let refuse = |why: String| {
-        let message = format!("Feature '{feature}' cannot have the level {level}: {why}");
+        let message = format!("Invalid update version {level} for feature {feature}. {why}");
         Err(Refusal::new(ErrorCode::InvalidUpdateVersion, message))
     };
     if *level < 0 {
-        return refuse("a level cannot be below 0".to_owned());
+        return refuse("A feature version cannot be less than 0.".to_owned());
     }
     let Some((_, lowest, highest)) = SUPPORTED.iter().find(|(name, ..)| name == feature) else {
-        return refuse("this Klamm does not know such a feature".to_owned());
+        return refuse(format!("Local controller{here} does not support this feature."));
     };
     if !(1..=3).contains(upgrade_type) {
         return refuse(format!(
@@ -81,7 +85,7 @@ fn check(image: &Image, update: &FeatureUpdateKey) -> Result<(), Refusal> {
         ));
     }
     if !(*lowest..=*highest).contains(level) {
-        return refuse(format!("this Klamm supports levels {lowest} to {highest}"));
+        return refuse(format!("Local controller{here} only supports versions {lowest}-{highest}"));
     }
     if let Some((broker, range)) = unsupporting(image, feature, *level) {
         let supported = range

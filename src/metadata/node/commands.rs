@@ -6,6 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use klamm_model::{ErrorCode, NodeId};
+use klamm_protocol::messages::alter_client_quotas::{
+    AlterClientQuotasRequest, AlterClientQuotasResponse, EntryDataResponse,
+};
 use klamm_protocol::messages::alter_configs::{self, AlterConfigsRequest, AlterConfigsResponse};
 use klamm_protocol::messages::alter_partition::{AlterPartitionRequest, AlterPartitionResponse};
 use klamm_protocol::messages::alter_partition_reassignments::{
@@ -234,6 +237,20 @@ impl Decisions<'_> {
             (records, is_fenced)
         });
         decided.await.map_err(|error| error.error_code())
+    }
+
+    /// AlterClientQuotas.
+    pub async fn alter_client_quotas(&self, request: AlterClientQuotasRequest) -> AlterClientQuotasResponse {
+        let entities: Vec<_> = request.entries.iter().map(|entry| entry.entity.clone()).collect();
+        let decided = self.submit(move |_, _| controller::alter_client_quotas(&request)).await;
+        decided.unwrap_or_else(|error| {
+            let refused = entities.into_iter().map(|entity| EntryDataResponse {
+                error_code: error.code(),
+                error_message: Some(error.to_string()),
+                entity,
+            });
+            AlterClientQuotasResponse { entries: refused.collect(), ..Default::default() }
+        })
     }
 
     /// UnregisterBroker.

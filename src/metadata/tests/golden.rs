@@ -27,7 +27,6 @@ const DIFFERENT: &[(&str, &[i16], &str)] = &[
     ("al duplicate resource", &[42, 42], "Kafka never answers"),
     ("ia broker all read only", &[42], "Kafka 4 forgot zookeeper.connect; we know it and cannot change it"),
     ("ia broker loggers", &[42], "Klamm has no Log4j loggers"),
-    ("ia client metrics", &[42], "not served yet"),
     ("ia group", &[42], "not served yet"),
     ("ia group unknown", &[42], "not served yet"),
 ];

@@ -10,6 +10,7 @@ use klamm_protocol::messages::delete_topics::{
 };
 
 use super::Call;
+use crate::client_quotas::{Admitted, QUOTA_EXCEEDED, throttle_time_ms};
 use crate::context::Context;
 
 pub(crate) async fn handle(
@@ -34,7 +35,30 @@ pub(crate) async fn handle(
     let named = request.topic_names.drain(..);
     let named = named.map(|name| DeleteTopicState { name: Some(name), ..Default::default() });
     request.topics.splice(0..0, named);
-    let response = context.decide(call, request, Duration::from_millis(timeout_ms as u64)).await;
+    let image = context.image();
+    let partitions = |topic: &DeleteTopicState| {
+        let found = match &topic.name {
+            Some(name) => image.topic_by_name(name),
+            None => image.topic(topic.topic_id),
+        };
+        found.map_or(0, |topic| topic.partitions.len())
+    };
+    let (client, wanted) = (call.client_id.as_deref(), std::mem::take(&mut request.topics));
+    let quotas = &context.client_quotas;
+    let Admitted { done, refused, throttle } =
+        quotas.admit_changes(&image, client, call.version >= REFUSALS_SINCE, wanted, partitions);
+    request.topics = done;
+    let mut response = context.decide(call, request, Duration::from_millis(timeout_ms as u64)).await;
+    response.responses.extend(refused.into_iter().map(|topic| DeletableTopicResult {
+        name: topic.name,
+        topic_id: topic.topic_id,
+        error_code: ErrorCode::ThrottlingQuotaExceeded.code(),
+        error_message: Some(QUOTA_EXCEEDED.to_owned()),
+    }));
+    response.throttle_time_ms = throttle_time_ms(throttle);
     context.await_applied(timeout_ms).await;
     response
 }
+
+/// The version from which on clients know that they are refused by a quota (KIP-599).
+const REFUSALS_SINCE: i16 = 5;

@@ -8,7 +8,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use klamm_config::{ConfigEntry, DynamicConfigs, describe_broker, describe_cluster_default, describe_topic};
+use klamm_config::{
+    ConfigEntry, DynamicConfigs, describe_broker, describe_client_metrics, describe_cluster_default,
+    describe_topic,
+};
+use klamm_metadata::ConfigResource;
 use klamm_model::{ErrorCode, topic_name};
 use klamm_protocol::messages::describe_configs::{
     DescribeConfigsRequest, DescribeConfigsResource, DescribeConfigsResourceResult, DescribeConfigsResponse,
@@ -20,6 +24,7 @@ use crate::context::{Context, dynamic_broker_configs};
 
 const TOPIC: i8 = 2;
 const BROKER: i8 = 4;
+const CLIENT_METRICS: i8 = 16;
 
 /// How often one request may name the same resource.
 const SAME_RESOURCE_MAX: usize = 8;
@@ -97,9 +102,20 @@ fn entries(context: &Context, resource: &DescribeConfigsResource) -> Result<Vec<
                 context.node_id
             ),
         )),
+        CLIENT_METRICS if name.is_empty() => {
+            let message = "Client metrics subscription name must not be empty";
+            Err((ErrorCode::InvalidRequest, message.to_owned()))
+        }
+        CLIENT_METRICS => {
+            let resource = ConfigResource::ClientMetrics(name.to_owned());
+            Ok(describe_client_metrics(&image.config_of(&resource)))
+        }
         kind => Err((
             ErrorCode::InvalidRequest,
-            format!("Configs of topics (2) and brokers (4) can be described; the request names type {kind}"),
+            format!(
+                "Configs of topics (2), brokers (4) and client metrics (16) can be described; the request names \
+                 type {kind}"
+            ),
         )),
     }
 }

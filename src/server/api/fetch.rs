@@ -32,6 +32,7 @@ use klamm_storage::LogSlice;
 use tokio::sync::Notify;
 
 use super::{Answer, Call, Closed, Reply, decode, encode, encode_with};
+use crate::client_quotas::{Quota, throttle_time_ms};
 use crate::context::Context;
 use crate::fetch_sessions::{Key, Kind, Session, Told, Wanted};
 use crate::leader_hints::{LeaderHints, Reached};
@@ -135,7 +136,10 @@ pub(crate) fn answer(context: Arc<Context>, call: Call, mut reader: Reader) -> A
         let limits = limits(&context, &call, &request);
         let found = read_all(&context, &call, &wanted, &limits).await;
         count_throttled(&context, &found);
-        compose(&context, &call, &kind, &wanted, found).map(Some)
+        let is_for_broker = limits.follower.is_some();
+        let muted = if is_for_broker { Duration::ZERO } else { count_fetched(&context, &call, &found) };
+        let reply = compose(&context, &call, &kind, &wanted, found, throttle_time_ms(muted))?;
+        Ok(Some(Reply { muted, is_for_broker, ..reply }))
     })
 }
 
@@ -205,6 +209,13 @@ fn limits(context: &Context, call: &Call, request: &FetchRequest) -> Limits {
     };
     let positive = |bytes: i32| usize::try_from(bytes).unwrap_or(0);
     let fetch_max = positive(context.config().fetch_max_bytes);
+    let fetch_max = match follower {
+        Some(_) => fetch_max,
+        None => {
+            let client = call.client_id.as_deref();
+            fetch_max.min(context.client_quotas.fetched_at_once(&context.image(), client))
+        }
+    };
     let bytes_max = if call.version < AT_LEAST_ONE_SINCE {
         fetch_max
     } else {
@@ -248,6 +259,16 @@ async fn read_all(context: &Context, call: &Call, wanted: &[Wanted], limits: &Li
             return found;
         }
     }
+}
+
+/// Counts what a consumer gets. It gets all of it, and is stopped for as long as it was ahead of its quota.
+fn count_fetched(context: &Context, call: &Call, found: &[Found]) -> Duration {
+    let bytes = found.iter().map(|found| match found {
+        Found::Read { records, .. } => records.len(),
+        _ => 0,
+    });
+    let bytes = bytes.sum::<usize>() as f64;
+    context.client_quotas.count(&context.image(), call.client_id.as_deref(), Quota::Fetch, bytes)
 }
 
 /// Counts what goes to replicas that are throttled.
@@ -394,10 +415,12 @@ fn compose(
     kind: &Kind,
     wanted: &[Wanted],
     found: Vec<Found>,
+    throttle_time_ms: i32,
 ) -> Result<Reply, Closed> {
     let mut slices = Vec::new();
     let mut hints = LeaderHints::new(context, call);
     let mut response = FetchResponse {
+        throttle_time_ms,
         session_id: match kind {
             Kind::Sessionless | Kind::Ended => 0,
             Kind::First(session) | Kind::Next(session) => session.id(),

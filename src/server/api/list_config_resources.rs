@@ -1,6 +1,6 @@
 //! ListConfigResources (key 74), versions 0 to 1 (KIP-714, KIP-1142).
 //!
-//! v0 lists client metrics, of which there are none; v1 lists any kind of resource.
+//! v0 lists client metrics; v1 lists any kind of resource.
 
 use klamm_model::ErrorCode;
 use klamm_protocol::messages::list_config_resources::{
@@ -36,11 +36,18 @@ pub(crate) async fn handle(
     }
     let image = context.image();
     let brokers = || image.brokers.keys().map(|node| node.to_string());
+    let subscriptions = || {
+        image.configs.keys().filter_map(|resource| match resource {
+            klamm_metadata::ConfigResource::ClientMetrics(name) => Some(name.clone()),
+            _ => None,
+        })
+    };
     let mut config_resources = Vec::new();
     for kind in KINDS.into_iter().filter(|kind| kinds.contains(kind)) {
         let names: Vec<String> = match kind {
             TOPIC => image.topics.values().map(|topic| topic.name.to_string()).collect(),
             BROKER | BROKER_LOGGER => brokers().collect(),
+            CLIENT_METRICS => subscriptions().collect(),
             _ => Vec::new(),
         };
         config_resources.extend(

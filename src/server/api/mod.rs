@@ -5,6 +5,7 @@ mod add_offsets_to_txn;
 mod add_partitions_to_txn;
 mod add_raft_voter;
 mod allocate_producer_ids;
+mod alter_client_quotas;
 mod alter_configs;
 mod alter_partition;
 mod alter_partition_reassignments;
@@ -13,21 +14,29 @@ mod api_versions;
 mod assign_replicas_to_dirs;
 mod broker_heartbeat;
 mod broker_registration;
+mod create_acls;
+mod create_delegation_token;
 mod create_partitions;
 mod create_topics;
+mod delete_acls;
 mod delete_groups;
 mod delete_records;
 mod delete_topics;
+mod describe_acls;
+mod describe_client_quotas;
 mod describe_cluster;
 mod describe_configs;
+mod describe_delegation_token;
 mod describe_groups;
 mod describe_log_dirs;
 mod describe_producers;
 mod describe_quorum;
 mod describe_topic_partitions;
 mod describe_transactions;
+mod describe_user_scram_credentials;
 mod elect_leaders;
 mod end_txn;
+mod expire_delegation_token;
 mod fetch;
 mod find_coordinator;
 mod heartbeat;
@@ -47,6 +56,7 @@ mod offset_fetch;
 mod offset_for_leader_epoch;
 mod produce;
 mod remove_raft_voter;
+mod renew_delegation_token;
 mod sync_group;
 mod txn_offset_commit;
 mod unregister_broker;
@@ -58,6 +68,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use klamm_io::BoxFuture;
@@ -80,6 +91,8 @@ pub(crate) struct Call {
     pub(crate) version: i16,
     /// The number that the answer carries.
     pub(crate) correlation_id: i32,
+    /// How long its frame is.
+    pub(crate) bytes: usize,
     /// The client's name for itself.
     pub(crate) client_id: Option<String>,
     /// The listener that it came in on.
@@ -94,6 +107,21 @@ pub(crate) struct Call {
 pub(crate) struct Reply {
     pub(crate) frame: Frame,
     pub(crate) slices: Vec<LogSlice>,
+    /// For how long the client is not heard after it, because it is over a quota.
+    pub(crate) muted: Duration,
+    /// Whether it goes to another broker, which no quota binds.
+    pub(crate) is_for_broker: bool,
+}
+
+impl Reply {
+    fn new(frame: Frame, slices: Vec<LogSlice>) -> Reply {
+        Reply { frame, slices, muted: Duration::ZERO, is_for_broker: false }
+    }
+
+    /// Nothing to send, where a client that wants no answer is over a quota all the same.
+    fn silent(muted: Duration) -> Option<Reply> {
+        (!muted.is_zero()).then(|| Reply { muted, ..Reply::new(Frame { chunks: Vec::new() }, Vec::new()) })
+    }
 }
 
 /// Why this side ends a connection.
@@ -184,11 +212,18 @@ pub(crate) static TABLE: &[Entry] = &[
     row!(Serial EndTxn, 0..=5, end_txn, EndTxnRequest),
     row!(Serial WriteTxnMarkers, 0..=2, write_txn_markers, WriteTxnMarkersRequest),
     row!(Serial TxnOffsetCommit, 0..=6, txn_offset_commit, TxnOffsetCommitRequest),
+    row!(Serial DescribeAcls, 0..=3, describe_acls, DescribeAclsRequest),
+    row!(Serial CreateAcls, 0..=3, create_acls, CreateAclsRequest),
+    row!(Serial DeleteAcls, 0..=3, delete_acls, DeleteAclsRequest),
     row!(Serial DescribeConfigs, 0..=4, describe_configs, DescribeConfigsRequest),
     row!(Serial AlterConfigs, 0..=2, alter_configs, AlterConfigsRequest),
     row!(Serial AlterReplicaLogDirs, 0..=2, alter_replica_log_dirs, AlterReplicaLogDirsRequest),
     row!(Serial DescribeLogDirs, 0..=5, describe_log_dirs, DescribeLogDirsRequest),
     row!(Serial CreatePartitions, 0..=3, create_partitions, CreatePartitionsRequest),
+    row!(Serial CreateDelegationToken, 0..=3, create_delegation_token, CreateDelegationTokenRequest),
+    row!(Serial RenewDelegationToken, 0..=2, renew_delegation_token, RenewDelegationTokenRequest),
+    row!(Serial ExpireDelegationToken, 0..=2, expire_delegation_token, ExpireDelegationTokenRequest),
+    row!(Serial DescribeDelegationToken, 0..=3, describe_delegation_token, DescribeDelegationTokenRequest),
     row!(Serial DeleteGroups, 0..=3, delete_groups, DeleteGroupsRequest),
     row!(Serial ElectLeaders, 0..=2, elect_leaders, ElectLeadersRequest),
     row!(
@@ -205,7 +240,15 @@ pub(crate) static TABLE: &[Entry] = &[
     ),
     row!(Serial IncrementalAlterConfigs, 0..=1, incremental_alter_configs, IncrementalAlterConfigsRequest),
     row!(Serial OffsetDelete, 0..=0, offset_delete, OffsetDeleteRequest),
+    row!(Serial DescribeClientQuotas, 0..=1, describe_client_quotas, DescribeClientQuotasRequest),
+    row!(Serial AlterClientQuotas, 0..=1, alter_client_quotas, AlterClientQuotasRequest),
     row!(Serial AlterPartition, 2..=3, alter_partition, AlterPartitionRequest),
+    row!(
+        Serial DescribeUserScramCredentials,
+        0..=0,
+        describe_user_scram_credentials,
+        DescribeUserScramCredentialsRequest
+    ),
     row!(Serial DescribeQuorum, 0..=2, describe_quorum, DescribeQuorumRequest),
     row!(Serial UpdateFeatures, 0..=2, update_features, UpdateFeaturesRequest),
     row!(Serial UnregisterBroker, 0..=0, unregister_broker, UnregisterBrokerRequest),
@@ -258,8 +301,22 @@ pub(crate) fn answer_quorum(context: Arc<Context>, correlation_id: i32, message:
         let len = i32::try_from(4 + answer.len()).map_err(|_| Closed::Refused)?;
         let head = [len.to_be_bytes(), correlation_id.to_be_bytes()].concat();
         let chunks = vec![Chunk::Bytes(head.into()), Chunk::Bytes(answer)];
-        Ok(Some(Reply { frame: Frame { chunks }, slices: Vec::new() }))
+        Ok(Some(Reply::new(Frame { chunks }, Vec::new())))
     })
+}
+
+/// Whether only brokers ask this, as a part of the cluster that no quota binds.
+pub(crate) fn is_of_brokers(key: ApiKey) -> bool {
+    matches!(
+        key,
+        ApiKey::AlterPartition
+            | ApiKey::AllocateProducerIds
+            | ApiKey::AssignReplicasToDirs
+            | ApiKey::BrokerHeartbeat
+            | ApiKey::BrokerRegistration
+            | ApiKey::OffsetForLeaderEpoch
+            | ApiKey::WriteTxnMarkers
+    )
 }
 
 /// Reads a frame's header and finds its row; the reader stands at the body.
@@ -284,6 +341,7 @@ pub(crate) fn open(
             entry.versions.end()
         )));
     }
+    let bytes = frame.len();
     let mut reader = Reader::new(frame);
     let header = RequestHeader::decode(&mut reader)
         .map_err(|error| Closed::Malformed(format!("{} with a bad header: {error}", entry.key.name())))?;
@@ -291,6 +349,7 @@ pub(crate) fn open(
         key: entry.key,
         version,
         correlation_id: header.correlation_id,
+        bytes,
         client_id: header.client_id,
         endpoint,
         peer,
@@ -323,7 +382,7 @@ pub(crate) fn encode_with<M: Message>(
         if call.key == ApiKey::ApiVersions { api_versions::body_version(call.version) } else { call.version };
     let frame = klamm_protocol::encode_response(call.key, version, call.correlation_id, response);
     match frame {
-        Ok(frame) => Ok(Reply { frame, slices }),
+        Ok(frame) => Ok(Reply::new(frame, slices)),
         Err(error) => {
             // Only a fault of ours gets here; the client sees a closed connection and tries again.
             tracing::error!("no answer to {} v{version} could be written: {error}", call.key.name());

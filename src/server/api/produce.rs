@@ -24,7 +24,8 @@ use klamm_protocol::{Reader, RecordsField};
 use klamm_records::BatchHeader;
 use klamm_storage::StorageError;
 
-use super::{Answer, Begun, Call, Closed, decode, encode};
+use super::{Answer, Begun, Call, Closed, Reply, decode, encode};
+use crate::client_quotas::{Quota, throttle_time_ms};
 use crate::context::Context;
 use crate::leader_hints::{LeaderHints, Reached};
 use crate::partition_table::{LocalTopic, Table};
@@ -89,6 +90,8 @@ fn append_and_wait(
 ) -> Result<Answer, Closed> {
     let (context, acks, timeout_ms) = (context.clone(), request.acks, request.timeout_ms);
     let (mut response, mut pending) = append_all(&context, &call, request, verified);
+    let client = call.client_id.as_deref();
+    let muted = context.client_quotas.count(&context.image(), client, Quota::Produce, call.bytes as f64);
     if acks == 0 {
         let failed = partitions(&response).any(|partition| partition.error_code != ErrorCode::None.code());
         if failed {
@@ -96,7 +99,7 @@ fn append_and_wait(
         }
         return Ok(Box::pin(async move {
             flush(&mut pending, &mut response).await;
-            Ok(None)
+            Ok(Reply::silent(muted))
         }));
     }
     Ok(Box::pin(async move {
@@ -106,7 +109,8 @@ fn append_and_wait(
             await_replicas(pending, timeout, &mut response).await;
         }
         name_leaders(&context, &call, &mut response);
-        encode(&call, &response).map(Some)
+        response.throttle_time_ms = throttle_time_ms(muted);
+        Ok(Some(Reply { muted, ..encode(&call, &response)? }))
     }))
 }
 

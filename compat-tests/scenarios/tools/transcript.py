@@ -1,0 +1,117 @@
+# scenario: transcript: Kafka's tools print on Klamm what they print on Apache Kafka, call by call
+# tier: normal
+# limit: 200
+# needs: kafka-4.4.0
+#
+# transcript.txt holds each call ("$ …") with its exit code and what Apache Kafka 4.4.0 lets it print. Where Klamm differs,
+# the reason stands below it ("~ …"), and then what Klamm lets it print. RECORD=1 writes the file anew, with --against 4.4.0
+# Kafka's answers, else Klamm's where a reason stands. SEEN=FILE writes what was seen, to be compared with transcript.txt.
+import difflib, json, re
+from harness import *
+
+FILE = pathlib.Path(__file__).with_name("transcript.txt")
+tool = Tools("4.4.0")
+FILES = {
+    "first": {"partitions": [{"topic": "t", "partition": 0, "offset": 1}], "version": 1},
+    "beyond": {"partitions": [{"topic": "t", "partition": 1, "offset": 99}], "version": 1},
+    "topics": {"topics": [{"topic": "t"}], "version": 1},
+    "assignment": {"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [1]}]},
+}
+CSV = {"resets": "t,0,1\nt,1,0\n"}
+
+
+def paths():
+    for name, content in FILES.items():
+        (WORK / name).write_text(json.dumps(content))
+    for name, content in CSV.items():
+        (WORK / name).write_text(content)
+    return {name: str(WORK / name) for name in (*FILES, *CSV)}
+
+
+PLACES = paths()
+AFTER_COMMAND = ("kafka-cluster",)
+# What differs from run to run, and what stands for it.
+UNSTABLE = [
+    (re.escape(str(WORK)), "WORK"),
+    (re.escape(os.environ["BROKER_DIR"]) + r"[\w/.-]*", "DATA"),
+    (re.escape(BOOTSTRAP), "HOST:PORT"), (r"127\.0\.0\.1:\d+|localhost:\d+", "HOST:PORT"), (rf"\b{PORT}\b", "PORT"), (rf"\b{PORT + 1}\b", "PORT"),
+    (r"/?127\.0\.0\.1|localhost", "HOST"),
+    (r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", "UUID"),
+    (r"(?<![\w-])(?!ConsumerGroupHeartbeat|AlterShareGroupOffsets|LatestCoordinatorEpoch|max-life-time-period)[A-Za-z0-9_-]{22}(?![\w-])", "ID"),
+    (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[.,]\d+\S*", "TIME"), (r"\b1[6-9]\d{11}\b", "TIME"),
+    (r"(Epoch|HighWatermark):(\s+)\d+", r"\1:\2N"), (r"(\d+\s+ID\s+)\d+(\s+0\s+TIME)", r"\1N\2"), (r"(adminclient|consumer)-\d+", r"\1-N"),
+]
+
+
+def shown(run):
+    """What a call printed, without what differs from run to run, stack traces and blank lines."""
+    text = run.out + "\n" + run.error
+    for pattern, word in UNSTABLE:
+        text = re.sub(pattern, word, text)
+    noise = ("\tat ", "SLF4J", "\t... ", "WARNING:", "exit ", "ToolHost$Exit")
+    lines = [re.sub(r"[ \t]+", " ", line).rstrip() for line in text.splitlines() if line.strip() and not line.startswith(noise)]
+    return [f"= {run.code}", *lines]
+
+
+def call(line):
+    words, _, records = line.partition(" < ")
+    name, *arguments = words.format(**PLACES).split()
+    server = ["--bootstrap-server", BOOTSTRAP]
+    arguments = [arguments[0], *server, *arguments[1:]] if name in AFTER_COMMAND else [*server, *arguments]
+    return shown(tool(name, *arguments, stdin="".join(record + "\n" for record in records.split()), limit=40))
+
+
+class Step:
+    """A call, the lines that stand before it, Kafka's answer, and if Klamm's differs the reason and Klamm's."""
+
+    def __init__(self, head, line):
+        self.head, self.line, self.kafka, self.reason, self.klamm = head, line, [], None, []
+
+    def wanted(self):
+        return self.klamm if KLAMM and self.reason else self.kafka
+
+    def record(self, answer):
+        if not KLAMM:
+            self.kafka = answer
+        elif self.reason:
+            self.klamm = answer
+
+    def lines(self):
+        difference = [f"~ {self.reason}", *self.klamm] if self.reason else []
+        return [*(["", *self.head] if self.head else []), "", f"$ {self.line}", *self.kafka, *difference]
+
+
+def parse(text):
+    steps, head = [], []
+    for line in text.splitlines():
+        if line.startswith("# "):
+            head.append(line)
+        elif line.startswith("$ "):
+            steps.append(Step(head, line[2:]))
+            head = []
+        elif line.startswith("~ "):
+            steps[-1].reason = line[2:]
+        elif line:
+            step = steps[-1]
+            (step.klamm if step.reason else step.kafka).append(line)
+    return steps
+
+
+steps = parse(FILE.read_text())
+if os.environ.get("RECORD"):
+    for step in steps:
+        step.record(call(step.line))
+    FILE.write_text("\n".join(line for step in steps for line in step.lines()).lstrip("\n") + "\n")
+    finish()
+seen = []
+for step in steps:
+    with check(step.line):
+        answer, wanted = call(step.line), step.wanted()
+        seen += [f"\n$ {step.line}", *answer]
+        if answer != wanted:
+            lines = difflib.unified_diff(wanted, answer, "wanted", "seen", lineterm="", n=0)
+            raise AssertionError("\n" + "\n".join(line for line in lines if not line.startswith("@@")))
+        holds(not (KLAMM and step.reason and answer == step.kafka), f"it does not differ any more: {step.reason}")
+if "SEEN" in os.environ:
+    pathlib.Path(os.environ["SEEN"]).write_text("\n".join(seen).lstrip("\n") + "\n")
+finish()

@@ -1,0 +1,22 @@
+//! ExpireDelegationToken (key 40), versions 0 to 2 (KIP-48): refused like all of tokens over connections that are not
+//! authenticated.
+
+use klamm_model::ErrorCode;
+use klamm_protocol::messages::expire_delegation_token::{
+    ExpireDelegationTokenRequest, ExpireDelegationTokenResponse,
+};
+
+use super::Call;
+use crate::context::Context;
+
+pub(crate) async fn handle(
+    _: &Context,
+    _: &Call,
+    _: ExpireDelegationTokenRequest,
+) -> ExpireDelegationTokenResponse {
+    ExpireDelegationTokenResponse {
+        error_code: ErrorCode::DelegationTokenRequestNotAllowed.code(),
+        expiry_timestamp_ms: -1,
+        ..Default::default()
+    }
+}
