@@ -50,17 +50,11 @@ pub(crate) async fn serve(
         serves_quorum: endpoint.serves_quorum,
         idle_max: u64::try_from(context.config().connections_max_idle_ms).ok().map(Duration::from_millis),
     };
-    let mut outlet = Outlet {
-        stream: stream.clone(),
-        context: context.clone(),
-        idle_max: frames.idle_max,
-        stop: stop.clone(),
-        muted_until: Duration::ZERO,
-    };
+    let mut outlet = Outlet::new(stream.clone(), context.clone(), frames.idle_max, stop.clone());
     let mut pipeline = Pipeline::new();
     loop {
         // A frame that is taken must be handled, so the limits come first.
-        let muted = outlet.muted_until.saturating_sub(context.clock.monotonic());
+        let muted = outlet.muted();
         let is_heard = muted.is_zero();
         let next = if pipeline.has_room() && is_heard { frames.buffered()? } else { None };
         let frame = match next {
@@ -228,6 +222,15 @@ struct Outlet {
 }
 
 impl Outlet {
+    fn new(stream: Arc<dyn Stream>, context: Arc<Context>, idle_max: Option<Duration>, stop: Stop) -> Outlet {
+        Outlet { stream, context, idle_max, stop, muted_until: Duration::ZERO }
+    }
+
+    /// For how long the client is not heard yet.
+    fn muted(&self) -> Duration {
+        self.muted_until.saturating_sub(self.context.clock.monotonic())
+    }
+
     /// Sends what is under way, oldest first, and waits for it.
     async fn send_all(&mut self, pipeline: &mut Pipeline<UnderWay, Beginning>) -> Result<(), Closed> {
         while let Some(answer) = pipeline.pop() {
