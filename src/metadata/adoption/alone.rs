@@ -61,8 +61,8 @@ pub fn left_alone(
         }
     }
     let mut lines = vec![format!(
-        "node {node} is alone in cluster {cluster_id} from now on: never start the other nodes of cluster {} again with \
-         their directories",
+        "node {node} is alone in cluster {cluster_id} from now on: start Klamm or Apache Kafka on it as a single node, and \
+         never start the other nodes of cluster {} again with their directories",
         store.cluster_id()
     )];
     lines.extend(told(&behind, "were not in sync here, and may lack records that were acknowledged"));

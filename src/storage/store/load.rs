@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
 use klamm_model::{TopicId, TopicPartition};
 use parking_lot::Mutex;
@@ -12,6 +12,7 @@ use super::directory::{Folder, LogDirectory, Remembered};
 use super::duplicates::{self, Mark};
 use super::moves::Interrupted;
 use super::recovery::Waiting;
+use super::side_by_side::side_by_side;
 use super::{LogStore, Unopened};
 use crate::checkpoint::offset_of;
 use crate::config::LogConfig;
@@ -212,23 +213,10 @@ impl LogStore {
         config_of: &(dyn Fn(&TopicPartition) -> LogConfig + Sync),
         report: LoadReport,
     ) -> LoadReport {
-        let next = AtomicUsize::new(0);
         let report = Mutex::new(report);
-        let work = || {
-            while let Some(task) = tasks.get(next.fetch_add(1, Ordering::Relaxed)) {
-                self.open_one(task, config_of(&task.topic_partition), &report);
-            }
-        };
-        let threads = self.shared.recoveries.threads().min(tasks.len());
-        if threads <= 1 {
-            work();
-        } else {
-            std::thread::scope(|scope| {
-                for _ in 0..threads {
-                    scope.spawn(work);
-                }
-            });
-        }
+        side_by_side(self.shared.recoveries.threads(), tasks, |task| {
+            self.open_one(task, config_of(&task.topic_partition), &report);
+        });
         let mut report = report.into_inner();
         report.failed.sort_by(|(one, _), (other, _)| one.cmp(other));
         report
