@@ -1,5 +1,5 @@
 """Producers that write numbered records through every failure of the brokers, a group that reads along, and what must be there in the end."""
-import random
+import itertools, random
 from confluent_kafka.admin import AdminClient, NewTopic
 from confluent_kafka import Consumer, KafkaException, OFFSET_BEGINNING, Producer, TopicPartition
 from harness import *
@@ -205,10 +205,12 @@ def judge(topics, rounds):
 
 def each_is_there_once(topic, seconds):
     equal(len(acknowledged[topic]), len(sent[topic]), f"acknowledged of {topic}")
-    following = {p: p for p in range(PARTITIONS)}
-    for partition, offset, number in read(topic, PARTITIONS, seconds):
-        equal(number, following[partition], f"the next number of {topic}-{partition} at offset {offset}")
-        equal((partition, offset), acknowledged[topic][number], f"where {number} of {topic} was acknowledged")
+    following, records = {p: p for p in range(PARTITIONS)}, read(topic, PARTITIONS, seconds)
+    for partition, offset, number in records:
+        if number != following[partition] or (partition, offset) != acknowledged[topic][number]:
+            behind = itertools.islice(((o, n, acknowledged[topic][n][1]) for p, o, n in records if p == partition), 40)
+            raise AssertionError(f"{number} of {topic}-{partition} stands at offset {offset}, and was acknowledged at {acknowledged[topic][number]}; {following[partition]} is next. "
+                                 f"Behind it (offset, number, where it was acknowledged): {list(behind)}")
         following[partition] += PARTITIONS
     equal(min(following.values()), max(p for p in range(len(sent[topic]), len(sent[topic]) + PARTITIONS)) - PARTITIONS + 1, f"where {topic} ends")
 
