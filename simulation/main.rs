@@ -9,6 +9,7 @@ mod mistakes;
 mod observer;
 mod run;
 mod settings;
+mod thousands;
 mod trace;
 mod world;
 
@@ -21,6 +22,7 @@ use klamm_io::{Clock, SystemClock};
 
 use mistakes::Mistake;
 use run::{Plan, Report, run};
+use thousands::{LED_AGAIN_MAX, Moved, kill_two};
 use trace::Trace;
 
 /// Simulates clusters and checks what their clients saw.
@@ -44,6 +46,9 @@ struct Arguments {
     /// Has the nodes make a mistake, and succeeds only if it is found; `all` tries each one and prints a table.
     #[arg(long)]
     planted: Option<String>,
+    /// Makes so many partitions instead, kills nodes that lead some, and tells how long until all are led again.
+    #[arg(long)]
+    partitions: Option<i32>,
     /// Prints each line of the trace as it comes.
     #[arg(long)]
     trace: bool,
@@ -56,6 +61,9 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     if let Some(name) = &arguments.planted {
         return find_mistakes(&arguments, name);
+    }
+    if let Some(partitions) = arguments.partitions {
+        return move_partitions(&arguments, partitions);
     }
     let clock = SystemClock::new();
     let mut total = Total::default();
@@ -94,6 +102,34 @@ impl Arguments {
         let nodes = self.nodes.unwrap_or(if seed.is_multiple_of(4) { 5 } else { 3 });
         Plan { seed, nodes, trouble: Duration::from_secs(self.trouble_seconds) }
     }
+}
+
+/// Kills nodes of a cluster that has many partitions.
+fn move_partitions(arguments: &Arguments, partitions: i32) -> ExitCode {
+    let (clock, trace) = (SystemClock::new(), Trace::new(arguments.trace));
+    let moved = match kill_two(arguments.seed, partitions, &trace) {
+        Ok(moved) => moved,
+        Err(failure) => {
+            trace.recent(arguments.lines).iter().for_each(|line| println!("{line}"));
+            println!("seed {}, {partitions} partitions: {failure}", arguments.seed);
+            return ExitCode::FAILURE;
+        }
+    };
+    for Moved { was_controller, led, led_again, in_sync_again } in moved {
+        let victim = if was_controller { "the active controller" } else { "a broker" };
+        println!(
+            "{partitions} partitions, {victim} is killed that leads {led}: all are led again after {} ms, and in sync {} ms \
+             after it has started again (simulated time)",
+            led_again.as_millis(),
+            in_sync_again.as_millis(),
+        );
+    }
+    println!("{} s of real time", clock.monotonic().as_secs());
+    if moved.iter().any(|moved| moved.led_again > LED_AGAIN_MAX) {
+        println!("that is longer than {LED_AGAIN_MAX:?}");
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
 }
 
 /// How many seeds a planted mistake has before it counts as not found.
