@@ -59,7 +59,7 @@ pub trait Machine: Send + Sync + Sized + 'static {
     fn replay(&mut self, origin: Origin, record: Self::Record);
 
     /// Applies a record that is loaded. One that cannot be read is told to the log.
-    fn load(&mut self, origin: Origin, key: Bytes, value: Option<Bytes>);
+    fn load(&mut self, origin: Origin, key: &[u8], value: Option<&[u8]>);
 
     /// Applies the end of a transaction that had records in this partition.
     fn replay_transaction_end(&mut self, producer: ProducerId, is_commit: bool);

@@ -1,5 +1,7 @@
 //! A record, as every format's reader yields it.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 use klamm_model::{Offset, TimestampMs};
 
@@ -74,6 +76,30 @@ const HEADER_LEN_MIN: usize = 2;
 /// The record that begins at `position` of a V2 batch's decompressed records, and where it ends. Its byte
 /// strings are slices of `bytes`.
 pub(crate) fn read_v2_record(bytes: &Bytes, position: usize) -> Result<(V2Record, usize), &'static str> {
+    let mut headers = Vec::new();
+    let (places, end) = walk_v2_record(bytes, position, |key, value| {
+        headers.push(Header { key: bytes.slice(key), value: value.map(|value| bytes.slice(value)) });
+    })?;
+    let V2Places { timestamp_delta, offset_delta, key, value } = places;
+    let (key, value) = (key.map(|key| bytes.slice(key)), value.map(|value| bytes.slice(value)));
+    Ok((V2Record { timestamp_delta, offset_delta, key, value, headers }, end))
+}
+
+/// What a record of V2 says, with the places of key and value.
+pub(crate) struct V2Places {
+    pub(crate) timestamp_delta: i64,
+    pub(crate) offset_delta: i32,
+    pub(crate) key: Option<Range<usize>>,
+    pub(crate) value: Option<Range<usize>>,
+}
+
+/// The record that begins at `position` of a V2 batch's decompressed records, and where it ends; `header` is told the
+/// places of each header's key and value.
+pub(crate) fn walk_v2_record(
+    bytes: &[u8],
+    position: usize,
+    mut header: impl FnMut(Range<usize>, Option<Range<usize>>),
+) -> Result<(V2Places, usize), &'static str> {
     let mut cursor = Cursor { bytes, position, end: bytes.len() };
     let len = cursor.varint()?;
     let len = usize::try_from(len).map_err(|_| "a record's length is negative")?;
@@ -90,19 +116,18 @@ pub(crate) fn read_v2_record(bytes: &Bytes, position: usize) -> Result<(V2Record
     if count > (cursor.end - cursor.position) / HEADER_LEN_MIN {
         return Err("a record claims more headers than it has bytes");
     }
-    let mut headers = Vec::with_capacity(count);
     for _ in 0..count {
         let key = cursor.byte_string()?.ok_or("a record's header has no key")?;
-        headers.push(Header { key, value: cursor.byte_string()? });
+        header(key, cursor.byte_string()?);
     }
     if cursor.position != cursor.end {
         return Err("a record's length is not that of its fields");
     }
-    Ok((V2Record { timestamp_delta, offset_delta, key, value, headers }, cursor.end))
+    Ok((V2Places { timestamp_delta, offset_delta, key, value }, cursor.end))
 }
 
 struct Cursor<'a> {
-    bytes: &'a Bytes,
+    bytes: &'a [u8],
     position: usize,
     end: usize,
 }
@@ -117,6 +142,7 @@ impl Cursor<'_> {
         Ok(start)
     }
 
+    #[inline]
     fn varint(&mut self) -> Result<i32, &'static str> {
         let read = read_varint(&self.bytes[self.position..self.end]);
         let (value, len) = read.map_err(|_| "a record has a broken varint")?;
@@ -124,6 +150,7 @@ impl Cursor<'_> {
         Ok(value)
     }
 
+    #[inline]
     fn varlong(&mut self) -> Result<i64, &'static str> {
         let read = read_varlong(&self.bytes[self.position..self.end]);
         let (value, len) = read.map_err(|_| "a record has a broken varint")?;
@@ -132,10 +159,11 @@ impl Cursor<'_> {
     }
 
     /// Any negative length is a null, as in Kafka.
-    fn byte_string(&mut self) -> Result<Option<Bytes>, &'static str> {
+    #[inline]
+    fn byte_string(&mut self) -> Result<Option<Range<usize>>, &'static str> {
         let Ok(len) = usize::try_from(self.varint()?) else { return Ok(None) };
         let start = self.take(len)?;
-        Ok(Some(self.bytes.slice(start..start + len)))
+        Ok(Some(start..start + len))
     }
 }
 

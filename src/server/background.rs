@@ -67,24 +67,42 @@ fn reopen_failed(context: &Context) {
     }
 }
 
-/// Checkpoints watermarks and deletes old records, each at its own pace, until `stop`.
+/// The shortest pause between two rounds of maintenance.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+
+/// Something that is done once in a while.
+struct Pace {
+    last: Duration,
+}
+
+impl Pace {
+    /// Whether it is time again; then it counts as done.
+    fn is_due(&mut self, now: Duration, every: Duration) -> bool {
+        let is_due = now.saturating_sub(self.last) >= every;
+        if is_due {
+            self.last = now;
+        }
+        is_due
+    }
+}
+
+/// Checkpoints watermarks, deletes old records and forgets silent producers, each at its own pace, until `stop`.
 pub(crate) async fn maintain(context: Arc<Context>, mut stop: Stop) {
-    let mut last_retention = context.clock.monotonic();
+    let begin = context.clock.monotonic();
+    let (mut retention, mut expiry) = (Pace { last: begin }, Pace { last: begin });
+    let milliseconds = |of: i64| Duration::from_millis(u64::try_from(of).unwrap_or(0).max(1));
     loop {
         let config = context.config();
-        let pause =
-            Duration::from_millis(config.replica_high_watermark_checkpoint_interval_ms.max(100) as u64);
+        let expiry_interval = milliseconds(i64::from(config.producer_id_expiration_check_interval_ms));
+        let pause = milliseconds(config.replica_high_watermark_checkpoint_interval_ms);
         tokio::select! {
             biased;
             () = stop.requested() => return,
-            () = tokio::time::sleep(pause) => {}
+            () = tokio::time::sleep(pause.min(expiry_interval).max(PAUSE_MIN)) => {}
         }
         let now = context.clock.monotonic();
-        let every = Duration::from_millis(config.log_retention_check_interval_ms.max(1) as u64);
-        let retention_is_due = now.saturating_sub(last_retention) >= every;
-        if retention_is_due {
-            last_retention = now;
-        }
+        let retention_is_due = retention.is_due(now, milliseconds(config.log_retention_check_interval_ms));
+        let expiry_is_due = expiry.is_due(now, expiry_interval);
         let (threads, context) = (context.threads, context.clone());
         let work = threads.run(move || {
             context.store.check_directories();
@@ -94,6 +112,9 @@ pub(crate) async fn maintain(context: Arc<Context>, mut stop: Stop) {
                 high_watermarks(&context.partitions).collect();
             let of = |name: &TopicPartition| high_watermarks.get(name).copied();
             let now_ms = context.clock.now_ms();
+            if expiry_is_due {
+                context.store.expire_producers(now_ms);
+            }
             if retention_is_due {
                 context.store.run_maintenance(now_ms, &of);
             }

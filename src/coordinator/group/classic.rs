@@ -469,7 +469,7 @@ fn distinct_names(protocols: &[Protocol]) -> BTreeSet<&str> {
 /// Reads the topics of a consumer's subscription: version, then names. Whatever later versions have
 /// stands behind them.
 fn read_subscription(metadata: &Bytes, topics: &mut BTreeSet<String>) -> Option<()> {
-    let mut reader = super::record::KeyReader::new(metadata);
+    let mut reader = super::record::FieldReader::new(metadata);
     if reader.int16()? < 0 {
         return None;
     }

@@ -30,9 +30,9 @@ impl Machine for GroupShard {
         GroupShard::replay(self, origin, record);
     }
 
-    fn load(&mut self, origin: Origin, key: Bytes, value: Option<Bytes>) {
+    fn load(&mut self, origin: Origin, key: &[u8], value: Option<&[u8]>) {
         let offset = origin.offset;
-        match GroupRecord::decode(&key, value, offset) {
+        match GroupRecord::decode(key, value, offset) {
             Ok(Some(record)) => self.replay(origin, record),
             Ok(None) => {}
             Err(error @ RecordError::Key { .. }) => {

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use klamm_model::Offset;
+use klamm_model::{Offset, Uuid};
 use klamm_protocol::records::consumer_offsets::group_metadata_key::GroupMetadataKey;
 use klamm_protocol::records::consumer_offsets::group_metadata_value::GroupMetadataValue;
 use klamm_protocol::records::consumer_offsets::offset_commit_key::OffsetCommitKey;
@@ -134,10 +134,10 @@ impl<'a> GroupRecord<&'a str> {
     /// When the bytes are not what their kind says.
     pub fn decode(
         key: &'a [u8],
-        value: Option<Bytes>,
+        value: Option<&[u8]>,
         record_offset: Offset,
     ) -> Result<Option<GroupRecord<&'a str>>, RecordError> {
-        let mut reader = KeyReader::new(key);
+        let mut reader = FieldReader::new(key);
         let kind = reader.int16().ok_or(RecordError::Key { kind: -1 })?;
         let cut = || RecordError::Key { kind };
         match kind {
@@ -155,7 +155,7 @@ impl<'a> GroupRecord<&'a str> {
             GROUP_METADATA => {
                 let group = reader.string().ok_or_else(cut)?;
                 // What its members offer must not keep all the bytes that were read with it.
-                let value = value.map(|bytes| Bytes::copy_from_slice(&bytes));
+                let value = value.map(Bytes::copy_from_slice);
                 let value = value.map(decode_versioned::<GroupMetadataValue>).transpose();
                 let value = value.map_err(|source| RecordError::Value {
                     key: RecordKey::of_group(&group.into()),
@@ -187,8 +187,11 @@ fn encode_commit(commit: &CommittedOffset) -> Result<Bytes, EncodeError> {
     }
 }
 
-fn decode_commit(bytes: Bytes, record_offset: Offset) -> Result<CommittedOffset, DecodeError> {
-    let (value, _) = decode_versioned::<OffsetCommitValue>(bytes)?;
+fn decode_commit(bytes: &[u8], record_offset: Offset) -> Result<CommittedOffset, DecodeError> {
+    if let Some(commit) = decode_common_commit(bytes, record_offset) {
+        return Ok(commit);
+    }
+    let (value, _) = decode_versioned::<OffsetCommitValue>(Bytes::copy_from_slice(bytes))?;
     Ok(CommittedOffset {
         offset: value.offset,
         leader_epoch: value.leader_epoch,
@@ -200,14 +203,46 @@ fn decode_commit(bytes: Bytes, record_offset: Offset) -> Result<CommittedOffset,
     })
 }
 
-/// Reads the fields of a key one by one, without copying them.
-pub(super) struct KeyReader<'a> {
+/// Reads what nearly all commits are, in place: the versions that Kafka has written since 2.1, with nothing unusual in
+/// them. `None` for all others, of which the schema tells what they are.
+fn decode_common_commit(bytes: &[u8], record_offset: Offset) -> Option<CommittedOffset> {
+    let mut reader = FieldReader::new(bytes);
+    let version = reader.int16()?;
+    let is_flexible = match version {
+        3 => false,
+        4 => true,
+        _ => return None,
+    };
+    let (offset, leader_epoch) = (reader.int64()?, reader.int32()?);
+    let metadata = if is_flexible { reader.short_compact_string()? } else { reader.string()? };
+    let commit_timestamp_ms = reader.int64()?;
+    let topic_id = match (is_flexible, reader.rest) {
+        (false, []) | (true, [0]) => Uuid::ZERO,
+        // One tagged field: its number, its length, and the id.
+        (true, [1, 0, 16, id @ ..]) => Uuid(id.try_into().ok()?),
+        _ => return None,
+    };
+    let metadata = metadata.to_owned();
+    let expire_timestamp_ms = None;
+    Some(CommittedOffset {
+        offset,
+        leader_epoch,
+        metadata,
+        commit_timestamp_ms,
+        expire_timestamp_ms,
+        topic_id,
+        record_offset,
+    })
+}
+
+/// Reads fields one by one, without copying them.
+pub(super) struct FieldReader<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> KeyReader<'a> {
-    pub(super) fn new(bytes: &'a [u8]) -> KeyReader<'a> {
-        KeyReader { rest: bytes }
+impl<'a> FieldReader<'a> {
+    pub(super) fn new(bytes: &'a [u8]) -> FieldReader<'a> {
+        FieldReader { rest: bytes }
     }
 
     pub(super) fn int16(&mut self) -> Option<i16> {
@@ -222,8 +257,25 @@ impl<'a> KeyReader<'a> {
         Some(i32::from_be_bytes(*head))
     }
 
+    fn int64(&mut self) -> Option<i64> {
+        let (head, rest) = self.rest.split_first_chunk()?;
+        self.rest = rest;
+        Some(i64::from_be_bytes(*head))
+    }
+
     pub(super) fn string(&mut self) -> Option<&'a str> {
         let length = usize::try_from(self.int16()?).ok()?;
+        self.text(length)
+    }
+
+    /// A compact string whose length, one more than that of its bytes, is a single byte.
+    fn short_compact_string(&mut self) -> Option<&'a str> {
+        let (&length, rest) = self.rest.split_first().filter(|(length, _)| (1..0x80).contains(*length))?;
+        self.rest = rest;
+        self.text(usize::from(length) - 1)
+    }
+
+    fn text(&mut self, length: usize) -> Option<&'a str> {
         let (head, rest) = self.rest.split_at_checked(length)?;
         self.rest = rest;
         std::str::from_utf8(head).ok()

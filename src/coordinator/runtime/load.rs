@@ -105,19 +105,16 @@ fn replay_batch<M: Machine>(
 ) -> Result<(), RecordsError> {
     let is_transactional = batch.header.is_transactional();
     let transaction_of = if is_transactional { batch.header.producer_id } else { ProducerId::NONE };
-    for record in batch.record_iter()? {
-        let record = record?;
+    batch.visit_entries(|record| {
         if record.offset < from {
-            continue;
+            return;
         }
         *count += 1;
         let offset = record.offset;
         let Some(key) = record.key else {
             tracing::warn!(topic = M::TOPIC, offset, "a record without a key is ignored");
-            continue;
+            return;
         };
-        let origin = Origin { offset, transaction_of, written_ms: record.timestamp };
-        machine.load(origin, key, record.value);
-    }
-    Ok(())
+        machine.load(Origin { offset, transaction_of, written_ms: record.timestamp }, key, record.value);
+    })
 }

@@ -216,7 +216,7 @@ fn records_are_written_as_kafka_4_4_writes_them() {
             for record in batch.records().expect("records") {
                 let key = record.key.expect("a key");
                 let decoded =
-                    GroupRecord::decode(&key, record.value.clone(), record.offset).expect("a record");
+                    GroupRecord::decode(&key, record.value.as_deref(), record.offset).expect("a record");
                 match decoded {
                     None | Some(GroupRecord::Foreign { .. }) => {}
                     Some(decoded) => {

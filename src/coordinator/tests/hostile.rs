@@ -16,6 +16,8 @@ use klamm_protocol::messages::join_group::{JoinGroupRequest, JoinGroupRequestPro
 use klamm_protocol::messages::leave_group::{LeaveGroupRequest, MemberIdentity};
 use klamm_protocol::messages::list_transactions::TransactionState;
 use klamm_protocol::messages::sync_group::{SyncGroupRequest, SyncGroupRequestAssignment};
+use klamm_protocol::records::consumer_offsets::offset_commit_value::OffsetCommitValue;
+use klamm_protocol::{decode_versioned, encode_versioned};
 use proptest::prelude::*;
 
 /// The kinds of keys that tell of consumer, share and streams groups.
@@ -88,7 +90,7 @@ fn load<M: Machine>(machine: &mut M, records: &[(Bytes, Option<Bytes>)], found: 
         if FOREIGN.iter().any(|kind| key.starts_with(&kind.to_be_bytes())) {
             continue;
         }
-        machine.load(Origin { offset, transaction_of, written_ms: offset }, key, value);
+        machine.load(Origin { offset, transaction_of, written_ms: offset }, &key, value.as_deref());
     }
 }
 
@@ -284,6 +286,44 @@ proptest! {
         prop_assert!(transactional_ids(&mut transactions).is_empty());
     }
 
+    /// Commits are read in place where they are as usual, and as the schema says where they are not: both say the same.
+    #[test]
+    fn a_commit_is_read_as_its_schema_says(
+        damage in damage(), version in 0..=4_i16, metadata in ".{0,3}|x{126,129}", has_topic_id: bool,
+    ) {
+        let value = OffsetCommitValue {
+            offset: 5,
+            leader_epoch: 3,
+            metadata,
+            commit_timestamp: 7,
+            expire_timestamp: if version == 1 { 9 } else { -1 },
+            topic_id: if has_topic_id { Uuid([1; 16]) } else { Uuid::ZERO },
+        };
+        let value = OffsetCommitValue {
+            leader_epoch: if version < 3 { -1 } else { value.leader_epoch },
+            topic_id: if version < 4 { Uuid::ZERO } else { value.topic_id },
+            ..value
+        };
+        let bytes = damage.of(&encode_versioned(&value, version).expect("encodes"));
+        let record = GroupRecord::Offset { group: "g".into(), topic: "t".into(), partition: 0, value: None };
+        let (key, _) = record.encode().expect("encodes");
+        let read = match GroupRecord::decode(&key, Some(&bytes), 11) {
+            Ok(Some(GroupRecord::Offset { value, .. })) => value,
+            Err(_) => None,
+            other => panic!("{other:?}"),
+        };
+        let expected = decode_versioned::<OffsetCommitValue>(bytes).ok().map(|(value, _)| CommittedOffset {
+            offset: value.offset,
+            leader_epoch: value.leader_epoch,
+            metadata: value.metadata,
+            commit_timestamp_ms: value.commit_timestamp,
+            expire_timestamp_ms: Some(value.expire_timestamp).filter(|expiry| *expiry >= 0),
+            topic_id: value.topic_id,
+            record_offset: 11,
+        });
+        prop_assert_eq!(read, expected);
+    }
+
     /// What members say of themselves is theirs: whatever it is, the group comes to be stable, and goes on after a restart.
     #[test]
     fn groups_come_to_be_stable_whatever_their_members_say(metadata in damage(), assignment in damage()) {
@@ -296,7 +336,7 @@ proptest! {
         for (offset, record) in (0..).zip(persisted) {
             let (key, value) = record.encode().expect("encodes");
             let origin = Origin { offset, transaction_of: ProducerId::NONE, written_ms: 0 };
-            restarted.load(origin, key, value);
+            restarted.load(origin, &key, value.as_deref());
         }
         let mut restarted = Driven::start(restarted);
         for groups in [&mut groups, &mut restarted] {

@@ -29,9 +29,9 @@ impl Machine for TransactionShard {
         TransactionShard::replay(self, record);
     }
 
-    fn load(&mut self, origin: Origin, key: Bytes, value: Option<Bytes>) {
+    fn load(&mut self, origin: Origin, key: &[u8], value: Option<&[u8]>) {
         let offset = origin.offset;
-        match TransactionRecord::decode(key, value) {
+        match TransactionRecord::decode(Bytes::copy_from_slice(key), value.map(Bytes::copy_from_slice)) {
             Ok(record) => TransactionShard::replay(self, record),
             Err(error @ (RecordError::Kind { .. } | RecordError::Key(_))) => {
                 tracing::warn!(offset, %error, "a record of __transaction_state is ignored");

@@ -56,3 +56,36 @@ async fn three_voters_agree_and_two_go_on() {
         assert!(node.image().topic_by_name("first").is_some());
     }
 }
+
+/// A leader that nobody hears may have a successor that has decided otherwise, without knowing it yet. What needs no record
+/// is answered from its image alone, as that a topic is there already, and that may be so no longer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_nobody_hears_answers_nothing_from_what_it_knew() {
+    let (machines, nodes) = wires::three().await;
+    for node in &nodes {
+        let joined = async {
+            while join(&leader_of(&nodes), node.id()).await.is_err() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), joined).await.expect("somebody leads and takes it in");
+    }
+    create_by_whoever_leads(&nodes.iter().collect::<Vec<_>>(), "first").await;
+    let leader = leader_of(&nodes);
+    let again = || async {
+        let answer = leader.within(Duration::from_secs(1)).auto_create_topics(vec!["first".to_owned()]).await;
+        answer.topics[0].error_code
+    };
+    assert_eq!(again().await, 36, "it is there already");
+    for (machine, node) in machines.iter().zip(&nodes).filter(|(_, node)| node.id() != leader.id()) {
+        machine.end(node);
+    }
+    // As long as nobody stands for election, and what was on its way.
+    let silent = machines[0].settings().quorum.election_timeout_min + Duration::from_millis(250);
+    tokio::time::sleep(silent).await;
+    for _ in 0..30 {
+        let code = again().await;
+        assert!(matches!(code, 41 | 7), "it sends us away, or knows nothing in time: {code}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}

@@ -4,8 +4,8 @@
 use bytes::Bytes;
 use klamm_model::{LeaderEpoch, ProducerEpoch, ProducerId, TimestampType, TopicPartition};
 use klamm_records::{
-    AppendRules, BatchBuilder, BatchSettings, Compression, ConversionLimit, Header, Origin, Record, batches,
-    down_convert, up_convert_to_v2, validate_for_append,
+    AppendRules, Batch, BatchBuilder, BatchSettings, Compression, ConversionLimit, Header, Origin, Record,
+    RecordsError, batches, down_convert, up_convert_to_v2, validate_for_append,
 };
 use proptest::collection::vec;
 use proptest::option;
@@ -324,6 +324,7 @@ proptest! {
         for batch in batches(bytes.clone()).flatten() {
             let _ = batch.check_crc();
             let _ = batch.control_record();
+            prop_assert_eq!(entries(&batch), entries_of_records(&batch));
             if let Ok(records) = batch.record_iter_within(EXPANDED_BYTES_MAX) {
                 let mut times = Vec::new();
                 let looked_through = batch.find_record(|offset, time| {
@@ -366,6 +367,36 @@ proptest! {
         }
         let _ = validate_for_append(bytes, &rules());
     }
+}
+
+/// Offset, timestamp, key and value of each record, and the error that ended the list.
+type Entries = (Vec<(i64, i64, Option<Vec<u8>>, Option<Vec<u8>>)>, Option<RecordsError>);
+
+fn entries(batch: &Batch) -> Entries {
+    let mut entries = Vec::new();
+    let owned = |bytes: Option<&[u8]>| bytes.map(<[u8]>::to_vec);
+    let visited = batch.visit_entries_within(EXPANDED_BYTES_MAX, |entry| {
+        entries.push((entry.offset, entry.timestamp, owned(entry.key), owned(entry.value)));
+    });
+    (entries, visited.err())
+}
+
+fn entries_of_records(batch: &Batch) -> Entries {
+    let mut entries = Vec::new();
+    let owned = |bytes: Option<Bytes>| bytes.map(|bytes| bytes.to_vec());
+    let records = match batch.record_iter_within(EXPANDED_BYTES_MAX) {
+        Ok(records) => records,
+        Err(error) => return (entries, Some(error)),
+    };
+    for record in records {
+        match record {
+            Ok(record) => {
+                entries.push((record.offset, record.timestamp, owned(record.key), owned(record.value)))
+            }
+            Err(error) => return (entries, Some(error)),
+        }
+    }
+    (entries, None)
 }
 
 /// Makes the checksum of the first batch right.

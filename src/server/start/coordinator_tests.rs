@@ -3,6 +3,9 @@
 use klamm_model::topic_name::{GROUP_METADATA, TRANSACTION_STATE};
 use klamm_model::{ErrorCode, NodeId, ProducerEpoch, ProducerId};
 use klamm_partition::TransactionMarker;
+use klamm_protocol::messages::describe_transactions::{
+    DescribeTransactionsRequest, DescribeTransactionsResponse,
+};
 use klamm_protocol::messages::end_txn::{EndTxnRequest, EndTxnResponse};
 use klamm_protocol::messages::init_producer_id::{InitProducerIdRequest, InitProducerIdResponse};
 use klamm_protocol::messages::offset_fetch::{OffsetFetchRequest, OffsetFetchResponse};
@@ -204,4 +207,38 @@ async fn a_coordinator_that_is_cut_off_tells_no_offsets() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert_eq!(group_error(cluster.node(coordinator)).await, ErrorCode::CoordinatorNotAvailable);
+}
+
+/// The same of transactions: what a successor may have decided otherwise is not told.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_coordinator_that_is_cut_off_tells_of_no_transaction() {
+    let mut cluster = Cluster::start().await;
+    create_coordinators(&cluster.servers, TRANSACTION_STATE).await;
+    let (id, coordinator) = id_and_coordinator(&cluster.servers, |_| true);
+    let producer = init_producer(coordinator, &id).await;
+    let coordinator = coordinator.context.node_id;
+    assert_eq!(described(cluster.node(coordinator), &id).await, (ErrorCode::None, producer.0));
+
+    // While the controllers are silent, the followers are enough.
+    cluster.node(coordinator).context.lease.end();
+    assert_eq!(described(cluster.node(coordinator), &id).await, (ErrorCode::None, producer.0));
+
+    for other in (1..=3).map(NodeId).filter(|node| *node != coordinator) {
+        cluster.kill(other);
+    }
+    let clock = &cluster.node(coordinator).context.clock;
+    while cluster.node(coordinator).context.lease.holds(clock.monotonic_ms()) {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let (code, told) = described(cluster.node(coordinator), &id).await;
+    assert_eq!((code, told), (ErrorCode::CoordinatorNotAvailable, 0));
+}
+
+/// The code of DescribeTransactions for one id, and the producer id that it tells.
+async fn described(coordinator: &Server, id: &str) -> (ErrorCode, i64) {
+    let request = DescribeTransactionsRequest { transactional_ids: vec![id.to_owned()] };
+    let body = ask_flexible(coordinator, 65, 0, &request).await;
+    let mut answer = DescribeTransactionsResponse::decode(&mut Reader::new(body), 0).unwrap();
+    let state = answer.transaction_states.remove(0);
+    (ErrorCode::from_code(state.error_code).unwrap(), state.producer_id)
 }

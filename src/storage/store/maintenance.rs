@@ -74,7 +74,14 @@ impl LogStore {
         }
     }
 
-    /// Retention, expiry of producers, and removal of what was deleted long enough ago. Returns how many
+    /// Forgets the producers of all logs that were silent for too long (`producer.id.expiration.ms`).
+    pub fn expire_producers(&self, now_ms: TimestampMs) {
+        for log in self.logs() {
+            log.expire_producers(now_ms);
+        }
+    }
+
+    /// Retention, and removal of what was deleted long enough ago. Returns how many
     /// segments went. Failures are logged; they concern one log each.
     ///
     /// Logs without a high watermark are left alone.
@@ -86,7 +93,6 @@ impl LogStore {
         self.delete_undeleted();
         let mut removed = 0;
         for log in self.logs() {
-            log.expire_producers(now_ms);
             let Some(high_watermark) = high_watermark(log.topic_partition()) else { continue };
             removed += report(&log, "retention", log.apply_retention(now_ms, high_watermark)).unwrap_or(0);
         }

@@ -394,7 +394,7 @@ impl World {
         }
         self.shard = GroupShard::new(self.settings.clone());
         for (offset, (key, value)) in (0..).zip(&self.log) {
-            self.shard.load(origin(offset), key.clone(), value.clone());
+            self.shard.load(origin(offset), key, value.as_deref());
         }
         let effects = self.shard.finish_loading(self.now);
         self.carry_out(effects);

@@ -66,7 +66,7 @@ fn started(settings: &GroupSettings, log: &[Entry], now: Now) -> (GroupShard, Ef
             Entry::End(producer, is_commit) => shard.replay_transaction_end(*producer, *is_commit),
             Entry::Record(transaction_of, key, value) => {
                 let origin = origin(offset, *transaction_of);
-                shard.load(origin, key.clone(), value.clone());
+                shard.load(origin, key, value.as_deref());
             }
         }
     }
@@ -276,7 +276,7 @@ impl Stage {
                 let offset = self.log.len() as i64;
                 let transaction_of = ProducerId(words.number("of", ProducerId::NONE.0));
                 self.log.push(Entry::Record(transaction_of, key.clone(), value.clone()));
-                self.shard.load(origin(offset, transaction_of), key, value);
+                self.shard.load(origin(offset, transaction_of), &key, value.as_deref());
             }
             "tombstone" => {
                 let record = GroupRecord::Group { group: plain[1].into(), value: None };
@@ -291,8 +291,10 @@ impl Stage {
                 key.extend_from_slice(group.as_bytes());
                 let value = (plain[2] == "yes").then(|| Bytes::from_static(&[0, 0, 0, 0, 0, 1, 0]));
                 let offset = self.log.len() as i64;
-                let record =
-                    GroupRecord::decode(&key, value.clone(), offset).expect("a record").expect("one").owned();
+                let record = GroupRecord::decode(&key, value.as_deref(), offset)
+                    .expect("a record")
+                    .expect("one")
+                    .owned();
                 self.log.push(Entry::Record(ProducerId::NONE, key.into(), value));
                 self.shard.replay(origin(offset, ProducerId::NONE), record);
             }

@@ -46,7 +46,7 @@ fn origin(written_ms: TimestampMs) -> Origin {
 fn started(settings: &TransactionSettings, log: &[StoredRecord], epoch: i32) -> TransactionShard {
     let mut shard = TransactionShard::new(Arc::new(settings.clone()), epoch);
     for (key, value, written_ms) in log {
-        shard.load(origin(*written_ms), key.clone(), value.clone());
+        shard.load(origin(*written_ms), key, value.as_deref());
     }
     shard
 }
@@ -129,7 +129,7 @@ impl Stage {
         let value = Some(Bytes::from_static(b"\x00\x63rubbish"));
         let written_ms = words.number("written", self.now.wall_ms);
         self.log.push((key.clone(), value.clone(), written_ms));
-        self.shard.load(origin(written_ms), key, value);
+        self.shard.load(origin(written_ms), &key, value.as_deref());
     }
 
     fn restart(&mut self, coordinator_epoch: i32) {
