@@ -71,7 +71,23 @@ pub fn validate_client_metrics(settings: &BTreeMap<String, String>) -> Result<()
 
 fn is_pattern(pair: &str) -> bool {
     let Some((matched, pattern)) = pair.split_once('=') else { return false };
-    MATCHED.contains(&matched.trim()) && !pattern.contains('=') && regex_syntax::parse(pattern.trim()).is_ok()
+    MATCHED.contains(&matched.trim()) && !pattern.contains('=') && !is_broken(pattern.trim())
+}
+
+/// Whether a pattern is wrong in Java's language too, which knows more than this crate's.
+fn is_broken(pattern: &str) -> bool {
+    use regex_syntax::ast::ErrorKind;
+    match regex_syntax::ast::parse::Parser::new().parse(pattern) {
+        Ok(_) => false,
+        Err(error) => matches!(
+            error.kind(),
+            ErrorKind::ClassUnclosed
+                | ErrorKind::EscapeUnexpectedEof
+                | ErrorKind::GroupUnclosed
+                | ErrorKind::GroupUnopened
+                | ErrorKind::RepetitionMissing
+        ),
+    }
 }
 
 /// The three keys of a subscription, sorted by name.
@@ -112,6 +128,8 @@ mod tests {
             (INTERVAL, "100"),
             (MATCH, ""),
             (MATCH, "client_id=a,client_software_name=b.*"),
+            (MATCH, r"client_id=\w+\d"),
+            (MATCH, r"client_id=(?!x).*(a)\1\p{L}"),
             (METRICS, ""),
             (METRICS, "a.,b."),
         ] {

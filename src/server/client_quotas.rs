@@ -1,12 +1,11 @@
 //! Client quotas (KIP-13, KIP-55, KIP-124, KIP-219, KIP-599): what users and clients may send, fetch, compute and change
-//! in a second. Who is over a limit is answered at once, is told for how long it will not be heard, and is not heard
-//! for so long.
-//!
-//! Limits are each broker's own, as in Kafka. All clients are the user `ANONYMOUS` while none is authenticated.
-//! Changes of topics are counted where a client asks for them, in Kafka by the controller.
+//! in a second. Who is over a limit is answered, and then not heard for as long as it was ahead. What differs from
+//! Apache Kafka is in `docs/quotas.md`.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use klamm_config::BrokerConfig;
@@ -17,9 +16,12 @@ use parking_lot::Mutex;
 /// Who every client is while none is authenticated.
 const USER: &str = "ANONYMOUS";
 
-/// How many users and clients are counted at once. What was idle for long makes room; then all begin anew, so that a
-/// client that invents names gains little and costs little.
+/// How many users and clients are counted one by one. When there are more, those make room that are not stopped and did
+/// nothing lately; then the others are counted together.
 const COUNTED_MAX: usize = 10_000;
+
+/// How long ago is not lately, in ms.
+const LATELY_MS: u64 = 1000;
 
 /// What is limited, by the names of its limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,34 +62,63 @@ struct Window {
 impl Window {
     fn new(samples: i32, seconds: i32) -> Window {
         let (samples, seconds) = (samples.max(1) as u64, seconds.max(1) as u64);
-        Window { samples, sample_ms: seconds * 1000 }
+        Window { samples, sample_ms: seconds.saturating_mul(1000) }
     }
 }
 
-/// Whom a limit binds together.
-type Counted = (Quota, Option<String>, Option<String>);
+/// Whom a limit binds together: those of one user, of one client by the hash of its name, or both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Counted {
+    quota: Quota,
+    is_of_user: bool,
+    client: Option<u64>,
+}
 
 /// Counts what limited users and clients do.
 pub(crate) struct ClientQuotas {
     clock: Arc<dyn Clock>,
     rates: Window,
     mutations: Window,
-    counted: Mutex<BTreeMap<Counted, Meter>>,
+    counted: Mutex<Meters>,
 }
 
-/// What of a request may be done now.
-pub(crate) struct Admitted<T> {
-    pub(crate) done: Vec<T>,
-    /// What is answered with THROTTLING_QUOTA_EXCEEDED.
-    pub(crate) refused: Vec<T>,
-    /// How long to wait before the next.
-    pub(crate) throttle: Duration,
+#[derive(Default)]
+struct Meters {
+    by_counted: BTreeMap<Counted, Meter>,
+    /// When room was made last. It is not worth looking more often.
+    swept_ms: u64,
+}
+
+/// Until when a connection is not heard, because its client is over a quota.
+#[derive(Default)]
+pub(crate) struct Mute(AtomicU64);
+
+impl Mute {
+    /// Does not hear it for so long; a mute that lasts longer stays.
+    pub(crate) fn extend(&self, now_ms: u64, duration: Duration) {
+        if !duration.is_zero() {
+            let duration_ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+            self.0.fetch_max(now_ms.saturating_add(duration_ms), Ordering::AcqRel);
+        }
+    }
+
+    /// For how long it is not heard yet.
+    pub(crate) fn left(&self, now_ms: u64) -> Duration {
+        Duration::from_millis(self.0.load(Ordering::Acquire).saturating_sub(now_ms))
+    }
 }
 
 /// What is said beside THROTTLING_QUOTA_EXCEEDED.
 pub(crate) const QUOTA_EXCEEDED: &str = "The throttling quota has been exceeded.";
 
-enum Meter {
+struct Meter {
+    kind: MeterKind,
+    counted_ms: u64,
+    /// Until when it is over its limit.
+    over_until_ms: u64,
+}
+
+enum MeterKind {
     Rate(Rate),
     Bucket(TokenBucket),
 }
@@ -108,90 +139,59 @@ impl ClientQuotas {
     /// Counts what a request took, and tells for how long its client is not to be heard.
     pub(crate) fn count(&self, image: &Image, client: Option<&str>, quota: Quota, amount: f64) -> Duration {
         let Some((limit, counted)) = limit(image, client, quota) else { return Duration::ZERO };
-        let now_ms = self.clock.monotonic_ms();
-        self.with_meter(counted, now_ms, |meter| match meter {
-            Meter::Rate(rate) => {
-                rate.record(now_ms, amount);
-                let throttle = rate.throttle_ms(now_ms, limit);
-                // As in Kafka: what it cost to answer stops nobody for longer than a sample lasts.
-                if quota == Quota::Request { throttle.min(self.rates.sample_ms) } else { throttle }
-            }
-            Meter::Bucket(bucket) => {
-                bucket.take(now_ms, limit, amount);
-                bucket.throttle_ms(limit)
-            }
-        })
+        let throttle = self.measure(counted, limit, amount);
+        // As in Kafka: what it cost to answer stops nobody for longer than a sample lasts.
+        let is_work = quota == Quota::Request;
+        if is_work { throttle.min(Duration::from_millis(self.rates.sample_ms)) } else { throttle }
+    }
+
+    /// For how long no changes of topics may be made.
+    pub(crate) fn changes_refused(&self, image: &Image, client: Option<&str>) -> Duration {
+        self.count(image, client, Quota::ControllerMutation, 0.0)
     }
 
     /// How many bytes one answer may have, so that it is not far ahead of a quota by itself; as in Kafka, what may be
     /// fetched in the whole time over which rates are averaged.
     pub(crate) fn fetched_at_once(&self, image: &Image, client: Option<&str>) -> usize {
         limit(image, client, Quota::Fetch).map_or(usize::MAX, |(limit, _)| {
-            let seconds = (self.rates.samples - 1).max(1) * self.rates.sample_ms / 1000;
-            (limit * seconds as f64) as usize
+            let samples = (self.rates.samples - 1).max(1);
+            (limit * samples as f64 * self.rates.sample_ms as f64 / 1000.0) as usize
         })
     }
 
-    /// Whether changes may still be made; if not, for how long. Where they may, they are counted.
-    fn admit(&self, image: &Image, client: Option<&str>, changes: f64) -> Result<(), Duration> {
-        let Some((limit, counted)) = limit(image, client, Quota::ControllerMutation) else { return Ok(()) };
+    fn measure(&self, mut who: Counted, limit: f64, amount: f64) -> Duration {
         let now_ms = self.clock.monotonic_ms();
-        let throttle = self.with_meter(counted, now_ms, |meter| {
-            let Meter::Bucket(bucket) = meter else { return 0 };
-            bucket.refill(now_ms, limit);
-            let throttle_ms = bucket.throttle_ms(limit);
-            if throttle_ms == 0 {
-                bucket.take(now_ms, limit, changes);
+        let Meters { by_counted, swept_ms } = &mut *self.counted.lock();
+        if by_counted.len() >= COUNTED_MAX && !by_counted.contains_key(&who) {
+            if now_ms.saturating_sub(*swept_ms) >= LATELY_MS {
+                *swept_ms = now_ms;
+                by_counted.retain(|_, meter| meter.is_kept(now_ms));
             }
-            throttle_ms
-        });
-        if throttle.is_zero() { Ok(()) } else { Err(throttle) }
-    }
-
-    /// Splits what a request wants to change into what may be done, and what must be asked again after some time. Old
-    /// versions know no such answer: all is done, and the answer says how long to wait.
-    pub(crate) fn admit_changes<T>(
-        &self,
-        image: &Image,
-        client: Option<&str>,
-        knows_refusals: bool,
-        wanted: Vec<T>,
-        changes_of: impl Fn(&T) -> usize,
-    ) -> Admitted<T> {
-        let mut admitted = Admitted { done: Vec::new(), refused: Vec::new(), throttle: Duration::ZERO };
-        for item in wanted {
-            let changes = changes_of(&item) as f64;
-            if !knows_refusals {
-                let throttle = self.count(image, client, Quota::ControllerMutation, changes);
-                admitted.throttle = admitted.throttle.max(throttle);
-                admitted.done.push(item);
-                continue;
-            }
-            match self.admit(image, client, changes) {
-                Ok(()) => admitted.done.push(item),
-                Err(throttle) => {
-                    admitted.throttle = admitted.throttle.max(throttle);
-                    admitted.refused.push(item);
-                }
+            if by_counted.len() >= COUNTED_MAX {
+                who.client = None;
             }
         }
-        admitted
-    }
-
-    fn with_meter(&self, who: Counted, now_ms: u64, count: impl FnOnce(&mut Meter) -> u64) -> Duration {
-        let mut counted = self.counted.lock();
-        if counted.len() >= COUNTED_MAX && !counted.contains_key(&who) {
-            counted.retain(|_, meter| meter.is_in_use(now_ms));
-            if counted.len() >= COUNTED_MAX {
-                counted.clear();
-            }
-        }
-        let quota = who.0;
-        let meter = counted.entry(who).or_insert_with(|| match quota {
-            Quota::ControllerMutation => Meter::Bucket(TokenBucket::new(self.mutations, now_ms)),
-            _ => Meter::Rate(Rate::new(self.rates)),
+        let meter = by_counted.entry(who).or_insert_with(|| Meter {
+            kind: match who.quota {
+                Quota::ControllerMutation => MeterKind::Bucket(TokenBucket::new(self.mutations, now_ms)),
+                _ => MeterKind::Rate(Rate::new(self.rates)),
+            },
+            counted_ms: now_ms,
+            over_until_ms: 0,
         });
-        Duration::from_millis(count(meter))
+        let throttle_ms = match &mut meter.kind {
+            MeterKind::Rate(rate) => {
+                rate.record(now_ms, amount);
+                rate.throttle_ms(now_ms, limit)
+            }
+            MeterKind::Bucket(bucket) => {
+                bucket.take(now_ms, limit, amount);
+                bucket.throttle_ms(limit)
+            }
+        };
+        meter.counted_ms = now_ms;
+        meter.over_until_ms = now_ms.saturating_add(throttle_ms);
+        Duration::from_millis(throttle_ms)
     }
 }
 
@@ -218,26 +218,23 @@ fn limit(image: &Image, client: Option<&str>, quota: Quota) -> Option<(f64, Coun
     let limit_of = |entity: &QuotaEntity| quotas.get(entity)?.get(quota.key()).copied();
     let (entity, limit) = levels.iter().find_map(|entity| Some((entity, limit_of(entity)?)))?;
     let names = |kind: &str| entity.iter().any(|(named, _)| named == kind);
-    let user = names("user").then(|| USER.to_owned());
-    let client = names("client-id").then(|| client.to_owned());
-    Some((limit, (quota, user, client)))
+    let client = names("client-id").then(|| {
+        let mut hasher = DefaultHasher::new();
+        client.hash(&mut hasher);
+        hasher.finish()
+    });
+    Some((limit, Counted { quota, is_of_user: names("user"), client }))
 }
 
 impl Meter {
-    fn is_in_use(&self, now_ms: u64) -> bool {
-        match self {
-            Meter::Rate(rate) => {
-                let last = rate.samples.back();
-                last.is_some_and(|(start, _)| now_ms.saturating_sub(*start) < rate.window.length_ms())
-            }
-            Meter::Bucket(bucket) => now_ms.saturating_sub(bucket.filled_ms) < bucket.window.length_ms(),
-        }
+    fn is_kept(&self, now_ms: u64) -> bool {
+        self.over_until_ms > now_ms || now_ms.saturating_sub(self.counted_ms) < LATELY_MS
     }
 }
 
 impl Window {
     fn length_ms(&self) -> u64 {
-        self.samples * self.sample_ms
+        self.samples.saturating_mul(self.sample_ms)
     }
 }
 
@@ -272,7 +269,8 @@ impl Rate {
         let elapsed = now_ms.saturating_sub(*oldest);
         let whole_samples = elapsed / self.window.sample_ms;
         let missing = (self.window.samples - 1).saturating_sub(whole_samples);
-        let window_ms = (elapsed + missing * self.window.sample_ms).max(self.window.sample_ms);
+        let missing_ms = missing.saturating_mul(self.window.sample_ms);
+        let window_ms = elapsed.saturating_add(missing_ms).max(self.window.sample_ms);
         let total: f64 = self.samples.iter().map(|(_, sum)| sum).sum();
         let rate = total * 1000.0 / window_ms as f64;
         let over = (rate - limit) / limit * window_ms as f64;
@@ -313,6 +311,8 @@ impl TokenBucket {
 
 #[cfg(test)]
 mod tests {
+    use klamm_testing::SimulatedClock;
+
     use super::*;
 
     const WINDOW: Window = Window { samples: 11, sample_ms: 1000 };
@@ -357,7 +357,7 @@ mod tests {
             let limits = BTreeMap::from([("producer_byte_rate".to_owned(), value)]);
             image.kept.client_quotas.insert(entity.iter().map(part).collect(), Arc::new(limits));
             let limit = limit(&image, Some("c"), Quota::Produce);
-            limit.map(|(limit, (_, user, client))| (limit, user.is_some(), client.is_some()))
+            limit.map(|(limit, counted)| (limit, counted.is_of_user, counted.client.is_some()))
         };
         assert_eq!(set(&[("client-id", Some("d"))], 1.0), None);
         // From the last to the first in the order of KIP-55: whose limit it is, and who is counted together.
@@ -370,6 +370,39 @@ mod tests {
         assert_eq!(set(&[("client-id", None), ("user", Some(USER))], 2.0), Some((2.0, true, true)));
         assert_eq!(set(&[("client-id", Some("c")), ("user", Some(USER))], 1.0), Some((1.0, true, true)));
         assert_eq!(limit(&image, Some("c"), Quota::Fetch).map(|(limit, _)| limit), None);
+    }
+
+    /// A client that invents names must neither make the broker forget who is over a limit, nor fill its memory.
+    #[test]
+    fn who_is_over_a_limit_is_not_forgotten_for_others() {
+        let clock = Arc::new(SimulatedClock::new(0));
+        let quotas = ClientQuotas::new(&BrokerConfig::defaults(), clock.clone());
+        let who = |client| Counted { quota: Quota::Produce, is_of_user: false, client: Some(client) };
+        assert!(quotas.measure(who(0), 1.0, 1_000_000.0) > Duration::from_secs(100_000));
+        for client in 1..3 * COUNTED_MAX as u64 {
+            quotas.measure(who(client), 1.0, 1.0);
+        }
+        assert!(quotas.measure(who(0), 1.0, 0.0) > Duration::from_secs(100_000));
+        // All of those were there lately, so that the last ones were counted together; that is one more.
+        assert_eq!(quotas.counted.lock().by_counted.len(), COUNTED_MAX + 1);
+        assert!(!quotas.measure(who(u64::MAX), 1.0, 1.0).is_zero());
+        clock.advance(Duration::from_secs(60));
+        assert!(quotas.measure(who(u64::MAX), 1.0, 1.0).is_zero());
+        assert_eq!(
+            quotas.counted.lock().by_counted.len(),
+            3,
+            "the one that is stopped, those together, and the new one"
+        );
+    }
+
+    #[test]
+    fn the_longest_mute_counts() {
+        let mute = Mute::default();
+        mute.extend(1000, Duration::from_secs(5));
+        mute.extend(1000, Duration::from_secs(1));
+        mute.extend(1000, Duration::ZERO);
+        assert_eq!(mute.left(2000), Duration::from_secs(4));
+        assert_eq!(mute.left(9000), Duration::ZERO);
     }
 
     #[test]

@@ -14,10 +14,10 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 use klamm_io::{BoxFuture, Stream};
-use klamm_protocol::{ApiKey, Chunk};
+use klamm_protocol::{ApiKey, Chunk, Reader};
 
 use crate::api::{self, Answer, Begun, Call, Closed, Handler, Reply};
-use crate::client_quotas::Quota;
+use crate::client_quotas::{Mute, Quota};
 use crate::context::Context;
 use crate::listener::Endpoint;
 use crate::peers::{QUORUM_BYTES_MAX, QUORUM_KEY};
@@ -50,11 +50,12 @@ pub(crate) async fn serve(
         serves_quorum: endpoint.serves_quorum,
         idle_max: u64::try_from(context.config().connections_max_idle_ms).ok().map(Duration::from_millis),
     };
-    let mut outlet = Outlet::new(stream.clone(), context.clone(), frames.idle_max, stop.clone());
+    let mut outlet = Outlet::new(&frames, &context, &stop);
+    let mute = Arc::new(Mute::default());
     let mut pipeline = Pipeline::new();
     loop {
         // A frame that is taken must be handled, so the limits come first.
-        let muted = outlet.muted();
+        let muted = mute.left(context.clock.monotonic_ms());
         let is_heard = muted.is_zero();
         let next = if pipeline.has_room() && is_heard { frames.buffered()? } else { None };
         let frame = match next {
@@ -62,14 +63,13 @@ pub(crate) async fn serve(
             None => {
                 // Wait for whichever comes first: a step of what is under way, more bytes, or the end.
                 let (is_idle, is_beginning) = (pipeline.is_idle(), pipeline.is_beginning());
-                let reads = is_heard && (pipeline.has_room() || is_beginning && frames.has_room_ahead());
+                let reads = !is_heard || pipeline.has_room() || is_beginning && frames.has_room_ahead();
                 tokio::select! {
                     biased;
                     step = pipeline.step() => if let Step::Answered(answer) = step? {
                         outlet.send(answer?).await?;
                     },
-                    more = frames.read_on(is_beginning), if reads => if !more? { return Ok(()) },
-                    () = tokio::time::sleep(muted), if !is_heard => {}
+                    more = frames.listen(muted, is_beginning), if reads => if !more? { return Ok(()) },
                     () = stop.requested(), if is_idle => return Ok(()),
                 }
                 continue;
@@ -82,7 +82,7 @@ pub(crate) async fn serve(
                 () = stop.requested() => return Ok(()),
             }
         }
-        match dispatch(frame, &context, &endpoint, &stream)? {
+        match dispatch(frame, &context, &endpoint, &stream, &mute)? {
             Dispatched::Pipelined(answer) => pipeline.push(answer),
             Dispatched::Begins(beginning) => pipeline.begin(beginning),
             Dispatched::Serial(answer) => {
@@ -134,10 +134,26 @@ struct Counted {
 /// The work on a request of a client that may be bound by a quota.
 struct Work {
     client: Option<String>,
+    mute: Arc<Mute>,
     taken: Duration,
 }
 
 impl Counted {
+    /// Runs the first stage of a request, which is most of the work on records.
+    fn begin(
+        &mut self,
+        begin: fn(Arc<Context>, Call, Reader) -> Result<Begun, Closed>,
+        call: Call,
+        reader: Reader,
+    ) -> Result<Begun, Closed> {
+        let context = self.context.clone();
+        let Some(work) = &mut self.work else { return begin(context, call, reader) };
+        let begun = context.clock.monotonic();
+        let result = begin(context.clone(), call, reader);
+        work.taken += context.clock.monotonic().saturating_sub(begun);
+        result
+    }
+
     fn of(self, answer: Answer) -> UnderWay {
         UnderWay { answer, counted: self }
     }
@@ -149,7 +165,7 @@ impl Future for UnderWay {
     fn poll(mut self: Pin<&mut UnderWay>, cx: &mut task::Context<'_>) -> Poll<Self::Output> {
         let UnderWay { answer, counted: Counted { key, since, work, context } } = &mut *self;
         let begun = work.as_ref().map(|_| context.clock.monotonic());
-        let mut polled = answer.as_mut().poll(cx);
+        let polled = answer.as_mut().poll(cx);
         if let (Some(work), Some(begun)) = (work.as_mut(), begun) {
             work.taken += context.clock.monotonic().saturating_sub(begun);
         }
@@ -157,10 +173,10 @@ impl Future for UnderWay {
             let duration = context.clock.monotonic().saturating_sub(*since);
             context.metrics.requests(key).count(duration);
         }
-        if let (Poll::Ready(Ok(Some(reply))), Some(work)) = (&mut polled, work)
-            && !reply.is_for_broker
+        if let (Poll::Ready(Ok(reply)), Some(work)) = (&polled, work)
+            && !reply.as_ref().is_some_and(|reply| reply.is_for_broker)
         {
-            reply.muted = reply.muted.max(work.count(context));
+            work.count(context);
         }
         polled
     }
@@ -171,14 +187,19 @@ impl Work {
     fn of(call: &Call, context: &Context) -> Option<Work> {
         let is_of_client = !call.endpoint.is_controller && !api::is_of_brokers(call.key);
         let is_counted = is_of_client && !context.image().kept.client_quotas.is_empty();
-        is_counted.then(|| Work { client: call.client_id.clone(), taken: Duration::ZERO })
+        is_counted.then(|| Work {
+            client: call.client_id.clone(),
+            mute: call.mute.clone(),
+            taken: Duration::ZERO,
+        })
     }
 
-    /// For how long the client is not heard because of it. Its answers do not tell, other than in Kafka: they are
-    /// written before it is known.
-    fn count(&self, context: &Context) -> Duration {
+    /// Counts it once the answer is ready.
+    fn count(&self, context: &Context) {
         let percent = self.taken.as_secs_f64() * 100.0;
-        context.client_quotas.count(&context.image(), self.client.as_deref(), Quota::Request, percent)
+        let client = self.client.as_deref();
+        let throttle = context.client_quotas.count(&context.image(), client, Quota::Request, percent);
+        self.mute.extend(context.clock.monotonic_ms(), throttle);
     }
 }
 
@@ -189,6 +210,7 @@ fn dispatch(
     context: &Arc<Context>,
     endpoint: &Arc<Endpoint>,
     stream: &Arc<dyn Stream>,
+    mute: &Arc<Mute>,
 ) -> Result<Dispatched, Closed> {
     let (since, context) = (context.clock.monotonic(), context.clone());
     context.metrics.received_bytes.fetch_add(4 + frame.len() as u64, Ordering::Relaxed);
@@ -197,11 +219,12 @@ fn dispatch(
         let counted = Counted { key: None, since, work: None, context };
         return Ok(Dispatched::Pipelined(counted.of(answer)));
     }
-    let (call, reader, entry) = api::open(frame, endpoint.clone(), stream.peer_addr(), stream.local_addr())?;
+    let (call, reader, entry) =
+        api::open(frame, endpoint.clone(), stream.peer_addr(), stream.local_addr(), mute.clone())?;
     let work = Work::of(&call, &context);
-    let counted = Counted { key: Some(entry.key), since, work, context: context.clone() };
+    let mut counted = Counted { key: Some(entry.key), since, work, context: context.clone() };
     Ok(match entry.handler {
-        Handler::Pipelined(begin) => match begin(context, call, reader)? {
+        Handler::Pipelined(begin) => match counted.begin(begin, call, reader)? {
             Begun::Done(answer) => Dispatched::Pipelined(counted.of(answer)),
             Begun::Waits(begun) => Dispatched::Begins(Box::pin(async move { Ok(counted.of(begun.await?)) })),
         },
@@ -217,18 +240,13 @@ struct Outlet {
     context: Arc<Context>,
     idle_max: Option<Duration>,
     stop: Stop,
-    /// Until when the client is not heard, because it is over a quota.
-    muted_until: Duration,
 }
 
 impl Outlet {
-    fn new(stream: Arc<dyn Stream>, context: Arc<Context>, idle_max: Option<Duration>, stop: Stop) -> Outlet {
-        Outlet { stream, context, idle_max, stop, muted_until: Duration::ZERO }
-    }
-
-    /// For how long the client is not heard yet.
-    fn muted(&self) -> Duration {
-        self.muted_until.saturating_sub(self.context.clock.monotonic())
+    /// The way out of the connection that these frames come in by.
+    fn new(frames: &Frames, context: &Arc<Context>, stop: &Stop) -> Outlet {
+        let (context, stop) = (context.clone(), stop.clone());
+        Outlet { stream: frames.stream.clone(), context, idle_max: frames.idle_max, stop }
     }
 
     /// Sends what is under way, oldest first, and waits for it.
@@ -244,9 +262,6 @@ impl Outlet {
         let Some(reply) = reply else {
             return Ok(());
         };
-        if !reply.muted.is_zero() {
-            self.muted_until = self.context.clock.monotonic() + reply.muted;
-        }
         let stream = self.stream.clone();
         let last = reply.frame.chunks.len().saturating_sub(1);
         for (index, chunk) in reply.frame.chunks.iter().enumerate() {
@@ -330,6 +345,27 @@ impl Frames {
     async fn client_is_here(&mut self) -> bool {
         self.buffer.reserve(READ_WHILE_WAITING_BYTES);
         matches!(self.stream.read(&mut self.buffer).await, Ok(1..))
+    }
+
+    /// Reads on, or waits while the client is not heard. May be dropped at any await.
+    async fn listen(&mut self, muted: Duration, is_ahead: bool) -> Result<bool, Closed> {
+        if muted.is_zero() { self.read_on(is_ahead).await } else { Ok(self.stay_muted(muted).await) }
+    }
+
+    /// Waits while the client is not heard; false when it has gone meanwhile, or for longer than a client may be idle.
+    /// May be dropped at any await.
+    async fn stay_muted(&mut self, muted: Duration) -> bool {
+        let idle_max = self.idle_max.unwrap_or(Duration::MAX);
+        let waited = async {
+            tokio::time::sleep(muted.min(idle_max)).await;
+            muted <= idle_max
+        };
+        let has_room = self.has_room_ahead();
+        tokio::select! {
+            biased;
+            here = self.client_is_here(), if has_room => here,
+            is_over = waited => is_over,
+        }
     }
 
     /// Reads what has arrived, or ahead while a request asks before it begins; false when the client has gone or

@@ -12,6 +12,7 @@ use klamm_protocol::messages::alter_client_quotas::{
 use klamm_protocol::records::cluster_metadata::{ClientQuotaRecord, MetadataRecord, client_quota_record};
 
 use super::Refusal;
+use crate::image::Image;
 use crate::kept::QuotaEntity;
 
 /// The types of entities, as records and requests name them.
@@ -19,7 +20,7 @@ const USER: &str = "user";
 const CLIENT_ID: &str = "client-id";
 const IP: &str = "ip";
 
-/// How far a value may be from a whole number and still count as one.
+/// How far a value may be above a whole number and still count as one.
 const WHOLE_WITHIN: f64 = 1e-6;
 
 /// What a limit may be.
@@ -35,6 +36,7 @@ const INT: QuotaType = QuotaType::Whole { max: i32::MAX as f64, name: "an INT" }
 
 /// Sets and removes limits, each entity by itself. An entity that is named twice is refused, once.
 pub fn alter_client_quotas(
+    image: &Image,
     request: &AlterClientQuotasRequest,
 ) -> (Vec<MetadataRecord>, AlterClientQuotasResponse) {
     let mut by_entity: BTreeMap<QuotaEntity, Vec<&EntryDataRequest>> = BTreeMap::new();
@@ -44,7 +46,7 @@ pub fn alter_client_quotas(
     let mut records = Vec::new();
     let mut response = AlterClientQuotasResponse::default();
     for (entity, entries) in by_entity {
-        let (error_code, error_message) = match change(&entity, &entries) {
+        let (error_code, error_message) = match change(image, &entity, &entries) {
             Ok(changes) => {
                 records.extend(changes);
                 (ErrorCode::None.code(), None)
@@ -73,7 +75,11 @@ fn entity_of(entry: &EntryDataRequest) -> QuotaEntity {
     parts.collect::<BTreeMap<_, _>>().into_iter().collect()
 }
 
-fn change(entity: &QuotaEntity, entries: &[&EntryDataRequest]) -> Result<Vec<MetadataRecord>, Refusal> {
+fn change(
+    image: &Image,
+    entity: &QuotaEntity,
+    entries: &[&EntryDataRequest],
+) -> Result<Vec<MetadataRecord>, Refusal> {
     let ops: Vec<&OpData> = entries.iter().flat_map(|entry| &entry.ops).collect();
     let mut keys = std::collections::BTreeSet::new();
     if entries.len() > 1 || !ops.iter().all(|op| keys.insert(&op.key)) {
@@ -87,14 +93,21 @@ fn change(entity: &QuotaEntity, entries: &[&EntryDataRequest]) -> Result<Vec<Met
         entity_name: entity_name.clone(),
     };
     let parts: Vec<client_quota_record::EntityData> = entity.iter().map(part).collect();
-    let record = |op: &OpData| {
-        if !op.remove {
-            check_limit(entity, &op.key, op.value)?;
+    let present = image.kept.client_quotas.get(entity);
+    let mut records = Vec::new();
+    for op in ops {
+        let before = present.and_then(|limits| limits.get(&op.key).copied());
+        let after = (!op.remove).then_some(op.value);
+        if let Some(limit) = after {
+            check_limit(entity, &op.key, limit)?;
         }
-        let (entity, key) = (parts.clone(), op.key.clone());
-        Ok(ClientQuotaRecord { entity, key, value: op.value, remove: op.remove }.into())
-    };
-    ops.into_iter().map(record).collect()
+        // What is so already needs no record.
+        if before != after {
+            let (entity, key) = (parts.clone(), op.key.clone());
+            records.push(ClientQuotaRecord { entity, key, value: op.value, remove: op.remove }.into());
+        }
+    }
+    Ok(records)
 }
 
 fn check_entity(entity: &QuotaEntity) -> Result<(), Refusal> {
@@ -140,7 +153,7 @@ fn check_limit(entity: &QuotaEntity, key: &str, value: f64) -> Result<(), Refusa
         QuotaType::Whole { max, name } if value > max => {
             Err(invalid(format!("Proposed value for {key} is too large for {name}.")))
         }
-        QuotaType::Whole { .. } if (value - value.round()).abs() > WHOLE_WITHIN => {
+        QuotaType::Whole { .. } if value.fract() > WHOLE_WITHIN => {
             Err(invalid(format!("{key} cannot be a fractional value.")))
         }
         QuotaType::Whole { .. } | QuotaType::Double => Ok(()),
@@ -170,7 +183,7 @@ mod tests {
 
     fn ask(entries: Vec<EntryDataRequest>, validate_only: bool) -> (usize, Vec<(i16, Option<String>)>) {
         let request = AlterClientQuotasRequest { entries, validate_only };
-        let (records, response) = alter_client_quotas(&request);
+        let (records, response) = alter_client_quotas(&Image::empty("test"), &request);
         let results = response.entries.into_iter().map(|entry| (entry.error_code, entry.error_message));
         (records.len(), results.collect())
     }
@@ -232,6 +245,29 @@ mod tests {
         ] {
             assert_eq!(refusal(entity, &[op]).as_deref(), Some(message), "{entity:?} {op:?}");
         }
+    }
+
+    #[test]
+    fn what_is_so_already_leaves_no_record() {
+        let mut image = Image::empty("test");
+        let entity = [("user", Some("u"))];
+        let mut ask = |op: (&str, f64), remove: bool| {
+            let mut entry = entry(&entity, &[op]);
+            entry.ops[0].remove = remove;
+            let request = AlterClientQuotasRequest { entries: vec![entry], validate_only: false };
+            let (records, response) = alter_client_quotas(&image, &request);
+            assert_eq!(response.entries[0].error_code, 0);
+            for record in &records {
+                image = crate::apply::apply(&image, record);
+            }
+            records.len()
+        };
+        assert_eq!(ask(("producer_byte_rate", 5.0), true), 0);
+        assert_eq!(ask(("no_such", 5.0), true), 0);
+        assert_eq!(ask(("producer_byte_rate", 5.0), false), 1);
+        assert_eq!(ask(("producer_byte_rate", 5.0), false), 0);
+        assert_eq!(ask(("producer_byte_rate", 6.0), false), 1);
+        assert_eq!(ask(("producer_byte_rate", 0.0), true), 1);
     }
 
     #[test]

@@ -242,7 +242,7 @@ impl Decisions<'_> {
     /// AlterClientQuotas.
     pub async fn alter_client_quotas(&self, request: AlterClientQuotasRequest) -> AlterClientQuotasResponse {
         let entities: Vec<_> = request.entries.iter().map(|entry| entry.entity.clone()).collect();
-        let decided = self.submit(move |_, _| controller::alter_client_quotas(&request)).await;
+        let decided = self.submit(move |image, _| controller::alter_client_quotas(image, &request)).await;
         decided.unwrap_or_else(|error| {
             let refused = entities.into_iter().map(|entity| EntryDataResponse {
                 error_code: error.code(),

@@ -12,7 +12,5 @@ pub(crate) async fn handle(
     call: &Call,
     request: AlterClientQuotasRequest,
 ) -> AlterClientQuotasResponse {
-    let response = context.decide(call, request, CONTROLLER_TIMEOUT).await;
-    context.await_applied(0).await;
-    response
+    context.decide(call, request, CONTROLLER_TIMEOUT).await
 }

@@ -2,6 +2,7 @@
 //!
 //! v2 flexible; v3 THROTTLING_QUOTA_EXCEEDED (KIP-599).
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use klamm_model::ErrorCode;
@@ -10,13 +11,13 @@ use klamm_protocol::messages::create_partitions::{
 };
 
 use super::Call;
-use crate::client_quotas::{Admitted, QUOTA_EXCEEDED, throttle_time_ms};
+use crate::client_quotas::QUOTA_EXCEEDED;
 use crate::context::Context;
 
 pub(crate) async fn handle(
     context: &Context,
     call: &Call,
-    mut request: CreatePartitionsRequest,
+    request: CreatePartitionsRequest,
 ) -> CreatePartitionsResponse {
     let timeout_ms = request.timeout_ms;
     if timeout_ms <= 0 {
@@ -28,23 +29,25 @@ pub(crate) async fn handle(
         });
         return CreatePartitionsResponse { results: results.collect(), ..Default::default() };
     }
+    if let Some(throttle_time_ms) = call.changes_refused(context, REFUSALS_SINCE) {
+        let refused = request.topics.into_iter().map(|topic| CreatePartitionsTopicResult {
+            name: topic.name,
+            error_code: ErrorCode::ThrottlingQuotaExceeded.code(),
+            error_message: Some(QUOTA_EXCEEDED.to_owned()),
+        });
+        return CreatePartitionsResponse { throttle_time_ms, results: refused.collect() };
+    }
+    let is_made = !request.validate_only;
     let image = context.image();
     let added = |topic: &CreatePartitionsTopic| {
         let present = image.topic_by_name(&topic.name).map_or(0, |topic| topic.partitions.len());
-        usize::try_from(topic.count).unwrap_or(0).saturating_sub(present)
+        (topic.name.clone(), usize::try_from(topic.count).unwrap_or(0).saturating_sub(present))
     };
-    let (client, wanted) = (call.client_id.as_deref(), std::mem::take(&mut request.topics));
-    let quotas = &context.client_quotas;
-    let Admitted { done, refused, throttle } =
-        quotas.admit_changes(&image, client, call.version >= REFUSALS_SINCE, wanted, added);
-    request.topics = done;
+    let asked: BTreeMap<String, usize> = request.topics.iter().map(added).collect();
     let mut response = context.decide(call, request, Duration::from_millis(timeout_ms as u64)).await;
-    response.results.extend(refused.into_iter().map(|topic| CreatePartitionsTopicResult {
-        name: topic.name,
-        error_code: ErrorCode::ThrottlingQuotaExceeded.code(),
-        error_message: Some(QUOTA_EXCEEDED.to_owned()),
-    }));
-    response.throttle_time_ms = throttle_time_ms(throttle);
+    let made = response.results.iter().filter(|topic| is_made && topic.error_code == ErrorCode::None.code());
+    let partitions = made.map(|topic| asked.get(&topic.name).copied().unwrap_or(0)).sum();
+    response.throttle_time_ms = call.count_changes(context, partitions);
     context.await_applied(timeout_ms).await;
     response
 }

@@ -3,6 +3,7 @@
 //! v1 validation without creation, messages; v4 -1 for the broker's defaults (KIP-464); v5 flexible, the configs of the
 //! new topic (KIP-525); v7 topic ids. The controller decides; the answer leaves when this node serves its partitions.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use klamm_model::ErrorCode;
@@ -11,13 +12,13 @@ use klamm_protocol::messages::create_topics::{
 };
 
 use super::Call;
-use crate::client_quotas::{Admitted, QUOTA_EXCEEDED, throttle_time_ms};
+use crate::client_quotas::QUOTA_EXCEEDED;
 use crate::context::Context;
 
 pub(crate) async fn handle(
     context: &Context,
     call: &Call,
-    mut request: CreateTopicsRequest,
+    request: CreateTopicsRequest,
 ) -> CreateTopicsResponse {
     let timeout_ms = request.timeout_ms;
     if timeout_ms <= 0 {
@@ -30,28 +31,36 @@ pub(crate) async fn handle(
         });
         return CreateTopicsResponse { topics: topics.collect(), ..Default::default() };
     }
-    let image = context.image();
-    let defaults = context.static_config.num_partitions;
-    let partitions = |topic: &CreatableTopic| match (topic.assignments.len(), topic.num_partitions) {
-        (0, -1) => usize::try_from(defaults).unwrap_or(0),
-        (0, count) => usize::try_from(count).unwrap_or(0),
-        (count, _) => count,
-    };
-    let (client, wanted) = (call.client_id.as_deref(), std::mem::take(&mut request.topics));
-    let quotas = &context.client_quotas;
-    let Admitted { done, refused, throttle } =
-        quotas.admit_changes(&image, client, call.version >= REFUSALS_SINCE, wanted, partitions);
-    request.topics = done;
+    if let Some(throttle_time_ms) = call.changes_refused(context, REFUSALS_SINCE) {
+        let refused = request.topics.into_iter().map(|topic| CreatableTopicResult {
+            name: topic.name,
+            error_code: ErrorCode::ThrottlingQuotaExceeded.code(),
+            error_message: Some(QUOTA_EXCEEDED.to_owned()),
+            ..Default::default()
+        });
+        return CreateTopicsResponse { throttle_time_ms, topics: refused.collect() };
+    }
+    let is_made = !request.validate_only;
+    let asked: BTreeMap<String, usize> = request.topics.iter().map(partitions_named).collect();
     let mut response = context.decide(call, request, Duration::from_millis(timeout_ms as u64)).await;
-    response.topics.extend(refused.into_iter().map(|topic| CreatableTopicResult {
-        name: topic.name,
-        error_code: ErrorCode::ThrottlingQuotaExceeded.code(),
-        error_message: Some(QUOTA_EXCEEDED.to_owned()),
-        ..Default::default()
-    }));
-    response.throttle_time_ms = throttle_time_ms(throttle);
+    let made = response.topics.iter().filter(|topic| is_made && topic.error_code == ErrorCode::None.code());
+    let defaults = usize::try_from(context.static_config.num_partitions).unwrap_or(0);
+    let partitions = made.map(|topic| match asked.get(&topic.name) {
+        Some(0) | None => defaults,
+        Some(count) => *count,
+    });
+    response.throttle_time_ms = call.count_changes(context, partitions.sum());
     context.await_applied(timeout_ms).await;
     response
+}
+
+/// How many partitions a request says that a topic shall have; 0 for the default.
+fn partitions_named(topic: &CreatableTopic) -> (String, usize) {
+    let count = match topic.assignments.len() {
+        0 => usize::try_from(topic.num_partitions).unwrap_or(0),
+        count => count,
+    };
+    (topic.name.clone(), count)
 }
 
 /// The version from which on clients know that they are refused by a quota (KIP-599).

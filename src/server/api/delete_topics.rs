@@ -10,7 +10,7 @@ use klamm_protocol::messages::delete_topics::{
 };
 
 use super::Call;
-use crate::client_quotas::{Admitted, QUOTA_EXCEEDED, throttle_time_ms};
+use crate::client_quotas::QUOTA_EXCEEDED;
 use crate::context::Context;
 
 pub(crate) async fn handle(
@@ -35,27 +35,23 @@ pub(crate) async fn handle(
     let named = request.topic_names.drain(..);
     let named = named.map(|name| DeleteTopicState { name: Some(name), ..Default::default() });
     request.topics.splice(0..0, named);
+    if let Some(throttle_time_ms) = call.changes_refused(context, REFUSALS_SINCE) {
+        let refused = request.topics.into_iter().map(|topic| DeletableTopicResult {
+            name: topic.name,
+            topic_id: topic.topic_id,
+            error_code: ErrorCode::ThrottlingQuotaExceeded.code(),
+            error_message: Some(QUOTA_EXCEEDED.to_owned()),
+        });
+        return DeleteTopicsResponse { throttle_time_ms, responses: refused.collect() };
+    }
     let image = context.image();
-    let partitions = |topic: &DeleteTopicState| {
-        let found = match &topic.name {
-            Some(name) => image.topic_by_name(name),
-            None => image.topic(topic.topic_id),
-        };
-        found.map_or(0, |topic| topic.partitions.len())
-    };
-    let (client, wanted) = (call.client_id.as_deref(), std::mem::take(&mut request.topics));
-    let quotas = &context.client_quotas;
-    let Admitted { done, refused, throttle } =
-        quotas.admit_changes(&image, client, call.version >= REFUSALS_SINCE, wanted, partitions);
-    request.topics = done;
     let mut response = context.decide(call, request, Duration::from_millis(timeout_ms as u64)).await;
-    response.responses.extend(refused.into_iter().map(|topic| DeletableTopicResult {
-        name: topic.name,
-        topic_id: topic.topic_id,
-        error_code: ErrorCode::ThrottlingQuotaExceeded.code(),
-        error_message: Some(QUOTA_EXCEEDED.to_owned()),
-    }));
-    response.throttle_time_ms = throttle_time_ms(throttle);
+    let deleted = response.responses.iter().filter(|topic| topic.error_code == ErrorCode::None.code());
+    let partitions = deleted.map(|deleted| {
+        let topic = deleted.name.as_deref().and_then(|name| image.topic_by_name(name));
+        topic.map_or(0, |topic| topic.partitions.len())
+    });
+    response.throttle_time_ms = call.count_changes(context, partitions.sum());
     context.await_applied(timeout_ms).await;
     response
 }

@@ -66,6 +66,10 @@ fn check(components: &[ComponentData]) -> Result<(), (ErrorCode, String)> {
                 "Entity type {entity_type} cannot appear more than once in the filter."
             ));
         }
+        if !TYPES.contains(&entity_type.as_str()) {
+            let message = format!("Unsupported entity type {entity_type}");
+            return Err((ErrorCode::UnsupportedVersion, message));
+        }
         match (*match_type, name) {
             (EXACT, None) => {
                 return invalid("Request specified MATCH_TYPE_EXACT, but set match string to null.");
@@ -79,9 +83,6 @@ fn check(components: &[ComponentData]) -> Result<(), (ErrorCode, String)> {
             (EXACT | DEFAULT | SPECIFIED, _) => {}
             (other, _) => return invalid(&format!("Unknown match type {other}")),
         }
-    }
-    if let Some(unknown) = seen.iter().find(|kind| !TYPES.contains(*kind)) {
-        return Err((ErrorCode::UnsupportedVersion, format!("Unsupported entity type {unknown}")));
     }
     if seen.len() > 1 && seen.contains("ip") {
         return invalid(

@@ -32,7 +32,7 @@ use klamm_storage::LogSlice;
 use tokio::sync::Notify;
 
 use super::{Answer, Call, Closed, Reply, decode, encode, encode_with};
-use crate::client_quotas::{Quota, throttle_time_ms};
+use crate::client_quotas::Quota;
 use crate::context::Context;
 use crate::fetch_sessions::{Key, Kind, Session, Told, Wanted};
 use crate::leader_hints::{LeaderHints, Reached};
@@ -136,10 +136,10 @@ pub(crate) fn answer(context: Arc<Context>, call: Call, mut reader: Reader) -> A
         let limits = limits(&context, &call, &request);
         let found = read_all(&context, &call, &wanted, &limits).await;
         count_throttled(&context, &found);
-        let is_for_broker = limits.follower.is_some();
-        let muted = if is_for_broker { Duration::ZERO } else { count_fetched(&context, &call, &found) };
-        let reply = compose(&context, &call, &kind, &wanted, found, throttle_time_ms(muted))?;
-        Ok(Some(Reply { muted, is_for_broker, ..reply }))
+        let is_for_broker = limits.follower.as_ref().is_some_and(|replica| replica.is_known);
+        let throttle_time_ms = if is_for_broker { 0 } else { count_fetched(&context, &call, &found) };
+        let reply = compose(&context, &call, &kind, &wanted, found, throttle_time_ms)?;
+        Ok(Some(Reply { is_for_broker, ..reply }))
     })
 }
 
@@ -209,9 +209,9 @@ fn limits(context: &Context, call: &Call, request: &FetchRequest) -> Limits {
     };
     let positive = |bytes: i32| usize::try_from(bytes).unwrap_or(0);
     let fetch_max = positive(context.config().fetch_max_bytes);
-    let fetch_max = match follower {
-        Some(_) => fetch_max,
-        None => {
+    let fetch_max = match &follower {
+        Some(replica) if replica.is_known => fetch_max,
+        _ => {
             let client = call.client_id.as_deref();
             fetch_max.min(context.client_quotas.fetched_at_once(&context.image(), client))
         }
@@ -262,13 +262,12 @@ async fn read_all(context: &Context, call: &Call, wanted: &[Wanted], limits: &Li
 }
 
 /// Counts what a consumer gets. It gets all of it, and is stopped for as long as it was ahead of its quota.
-fn count_fetched(context: &Context, call: &Call, found: &[Found]) -> Duration {
+fn count_fetched(context: &Context, call: &Call, found: &[Found]) -> i32 {
     let bytes = found.iter().map(|found| match found {
         Found::Read { records, .. } => records.len(),
         _ => 0,
     });
-    let bytes = bytes.sum::<usize>() as f64;
-    context.client_quotas.count(&context.image(), call.client_id.as_deref(), Quota::Fetch, bytes)
+    call.count(context, Quota::Fetch, bytes.sum::<usize>() as f64)
 }
 
 /// Counts what goes to replicas that are throttled.

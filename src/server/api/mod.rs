@@ -68,7 +68,6 @@ use std::io;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use klamm_io::BoxFuture;
@@ -79,6 +78,7 @@ use klamm_protocol::{
 };
 use klamm_storage::LogSlice;
 
+use crate::client_quotas::{Mute, Quota, throttle_time_ms};
 use crate::context::Context;
 use crate::listener::Endpoint;
 use crate::peers::QUORUM_KEY;
@@ -95,6 +95,8 @@ pub(crate) struct Call {
     pub(crate) bytes: usize,
     /// The client's name for itself.
     pub(crate) client_id: Option<String>,
+    /// Until when its connection is not heard.
+    pub(crate) mute: Arc<Mute>,
     /// The listener that it came in on.
     pub(crate) endpoint: Arc<Endpoint>,
     /// The client's address.
@@ -107,20 +109,13 @@ pub(crate) struct Call {
 pub(crate) struct Reply {
     pub(crate) frame: Frame,
     pub(crate) slices: Vec<LogSlice>,
-    /// For how long the client is not heard after it, because it is over a quota.
-    pub(crate) muted: Duration,
     /// Whether it goes to another broker, which no quota binds.
     pub(crate) is_for_broker: bool,
 }
 
 impl Reply {
     fn new(frame: Frame, slices: Vec<LogSlice>) -> Reply {
-        Reply { frame, slices, muted: Duration::ZERO, is_for_broker: false }
-    }
-
-    /// Nothing to send, where a client that wants no answer is over a quota all the same.
-    fn silent(muted: Duration) -> Option<Reply> {
-        (!muted.is_zero()).then(|| Reply { muted, ..Reply::new(Frame { chunks: Vec::new() }, Vec::new()) })
+        Reply { frame, slices, is_for_broker: false }
     }
 }
 
@@ -325,6 +320,7 @@ pub(crate) fn open(
     endpoint: Arc<Endpoint>,
     peer: SocketAddr,
     local: SocketAddr,
+    mute: Arc<Mute>,
 ) -> Result<(Call, Reader, &'static Entry), Closed> {
     let Some(HeaderPeek { api_key: key, api_version: version, .. }) = RequestHeader::peek(&frame) else {
         return Err(Closed::Malformed(format!("a frame of {} bytes, too short for a header", frame.len())));
@@ -351,6 +347,7 @@ pub(crate) fn open(
         correlation_id: header.correlation_id,
         bytes,
         client_id: header.client_id,
+        mute,
         endpoint,
         peer,
         local,
@@ -392,6 +389,33 @@ pub(crate) fn encode_with<M: Message>(
 }
 
 impl Call {
+    /// Counts what the request took of a quota. Who is over it is not heard for a while; returns the throttle time.
+    pub(crate) fn count(&self, context: &Context, quota: Quota, amount: f64) -> i32 {
+        let client = self.client_id.as_deref();
+        let throttle = context.client_quotas.count(&context.image(), client, quota, amount);
+        self.mute.extend(context.clock.monotonic_ms(), throttle);
+        throttle_time_ms(throttle)
+    }
+
+    /// The throttle time where the client may not change topics now, in a version that knows such a refusal. What
+    /// brokers pass on was counted where it came in.
+    pub(crate) fn changes_refused(&self, context: &Context, known_since: i16) -> Option<i32> {
+        if self.endpoint.is_controller || self.version < known_since {
+            return None;
+        }
+        let throttle = context.client_quotas.changes_refused(&context.image(), self.client_id.as_deref());
+        self.mute.extend(context.clock.monotonic_ms(), throttle);
+        (!throttle.is_zero()).then(|| throttle_time_ms(throttle))
+    }
+
+    /// Counts partitions that were created or deleted.
+    pub(crate) fn count_changes(&self, context: &Context, partitions: usize) -> i32 {
+        if self.endpoint.is_controller || partitions == 0 {
+            return 0;
+        }
+        self.count(context, Quota::ControllerMutation, partitions as f64)
+    }
+
     /// The client as the group coordinator knows it.
     fn client(&self) -> klamm_coordinator::Client {
         klamm_coordinator::Client {

@@ -24,8 +24,8 @@ use klamm_protocol::{Reader, RecordsField};
 use klamm_records::BatchHeader;
 use klamm_storage::StorageError;
 
-use super::{Answer, Begun, Call, Closed, Reply, decode, encode};
-use crate::client_quotas::{Quota, throttle_time_ms};
+use super::{Answer, Begun, Call, Closed, decode, encode};
+use crate::client_quotas::Quota;
 use crate::context::Context;
 use crate::leader_hints::{LeaderHints, Reached};
 use crate::partition_table::{LocalTopic, Table};
@@ -90,8 +90,7 @@ fn append_and_wait(
 ) -> Result<Answer, Closed> {
     let (context, acks, timeout_ms) = (context.clone(), request.acks, request.timeout_ms);
     let (mut response, mut pending) = append_all(&context, &call, request, verified);
-    let client = call.client_id.as_deref();
-    let muted = context.client_quotas.count(&context.image(), client, Quota::Produce, call.bytes as f64);
+    response.throttle_time_ms = call.count(&context, Quota::Produce, call.bytes as f64);
     if acks == 0 {
         let failed = partitions(&response).any(|partition| partition.error_code != ErrorCode::None.code());
         if failed {
@@ -99,7 +98,7 @@ fn append_and_wait(
         }
         return Ok(Box::pin(async move {
             flush(&mut pending, &mut response).await;
-            Ok(Reply::silent(muted))
+            Ok(None)
         }));
     }
     Ok(Box::pin(async move {
@@ -109,8 +108,7 @@ fn append_and_wait(
             await_replicas(pending, timeout, &mut response).await;
         }
         name_leaders(&context, &call, &mut response);
-        response.throttle_time_ms = throttle_time_ms(muted);
-        Ok(Some(Reply { muted, ..encode(&call, &response)? }))
+        encode(&call, &response).map(Some)
     }))
 }
 
