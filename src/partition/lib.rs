@@ -35,7 +35,7 @@ pub use append::{AppendError, AppendOptions, Appended, Origin};
 pub use follower::{Fetched, ReplicationError};
 pub use isr::{ActiveBrokers, IsrAnswer, IsrChange};
 /// Declares mistakes for crates that do not know the store.
-pub use klamm_storage::planted_bugs;
+pub use klamm_storage::{planted_bugs, planted_here};
 pub use leader::Leadership;
 pub use look_up::{FoundTimestamp, LookUp, LookUpError};
 pub use moving::Copied;

@@ -23,13 +23,4 @@ klamm_storage::planted_bugs! {
 }
 
 /// Whether a mistake is planted: `planted!(SkipEpochCheck)`.
-macro_rules! planted {
-    ($bug:ident) => {{
-        #[cfg(debug_assertions)]
-        let is_planted = $crate::planted::is_planted($crate::planted::PlantedBug::$bug);
-        #[cfg(not(debug_assertions))]
-        let is_planted = false;
-        is_planted
-    }};
-}
-pub(crate) use planted;
+pub(crate) use klamm_storage::planted_here as planted;

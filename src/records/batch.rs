@@ -129,14 +129,20 @@ impl Batch {
     }
 
     fn open_v2(&self, limit: usize) -> Result<Source, RecordsError> {
+        let (bytes, remaining) = self.expand_v2(limit)?;
+        Ok(Source::V2 { bytes, position: 0, remaining })
+    }
+
+    /// The records of a batch of V2 one after the other, decompressed, and how many the batch says that they are.
+    pub(crate) fn expand_v2(&self, limit: usize) -> Result<(Bytes, u32), RecordsError> {
         let header = &self.header;
         let offset = header.base_offset;
-        let remaining = u32::try_from(header.record_count)
+        let count = u32::try_from(header.record_count)
             .map_err(|_| RecordsError::InvalidRecord { offset, reason: "a negative number of records" })?;
         // A batch that the cleaner emptied has no bytes, whatever codec it names.
-        let codec = if remaining == 0 { Compression::None } else { header.compression()? };
+        let codec = if count == 0 { Compression::None } else { header.compression()? };
         let bytes = decompress(codec, header.magic, &self.bytes.slice(HEAD_LEN..), limit)?;
-        Ok(Source::V2 { bytes, position: 0, remaining })
+        Ok((bytes, count))
     }
 }
 

@@ -4,9 +4,8 @@
 use klamm_model::{Offset, TimestampMs};
 
 use crate::batch::Batch;
-use crate::compression::{Compression, EXPANDED_BYTES_MAX, decompress};
+use crate::compression::EXPANDED_BYTES_MAX;
 use crate::error::RecordsError;
-use crate::header::HEAD_LEN;
 use crate::record::walk_v2_record;
 
 /// A record without its headers, as [`crate::Record`] has it.
@@ -50,11 +49,7 @@ impl Batch {
         }
         let header = &self.header;
         let invalid = |reason| RecordsError::InvalidRecord { offset: header.base_offset, reason };
-        let count =
-            u32::try_from(header.record_count).map_err(|_| invalid("a negative number of records"))?;
-        // A batch that the cleaner emptied has no bytes, whatever codec it names.
-        let codec = if count == 0 { Compression::None } else { header.compression()? };
-        let bytes = decompress(codec, header.magic, &self.bytes.slice(HEAD_LEN..), limit)?;
+        let (bytes, count) = self.expand_v2(limit)?;
         let mut position = 0;
         for _ in 0..count {
             let (record, end) = walk_v2_record(&bytes, position, |_, _| {}).map_err(invalid)?;

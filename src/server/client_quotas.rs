@@ -12,9 +12,9 @@ use klamm_config::BrokerConfig;
 use klamm_io::Clock;
 use klamm_metadata::{Image, QuotaEntity};
 use parking_lot::Mutex;
+use tokio::sync::watch;
 
-/// Who every client is while none is authenticated.
-const USER: &str = "ANONYMOUS";
+use crate::api::ANONYMOUS;
 
 /// How many users and clients are counted one by one. When there are more, those make room that are not stopped and did
 /// nothing lately; then the others are counted together.
@@ -76,6 +76,7 @@ struct Counted {
 
 /// Counts what limited users and clients do.
 pub(crate) struct ClientQuotas {
+    images: watch::Receiver<Arc<Image>>,
     clock: Arc<dyn Clock>,
     rates: Window,
     mutations: Window,
@@ -124,8 +125,14 @@ enum MeterKind {
 }
 
 impl ClientQuotas {
-    pub(crate) fn new(config: &BrokerConfig, clock: Arc<dyn Clock>) -> ClientQuotas {
+    /// `images` tell which limits there are.
+    pub(crate) fn new(
+        config: &BrokerConfig,
+        images: watch::Receiver<Arc<Image>>,
+        clock: Arc<dyn Clock>,
+    ) -> ClientQuotas {
         ClientQuotas {
+            images,
             clock,
             rates: Window::new(config.quota_window_num, config.quota_window_size_seconds),
             mutations: Window::new(
@@ -136,27 +143,31 @@ impl ClientQuotas {
         }
     }
 
+    /// Whether anybody is limited in anything.
+    pub(crate) fn is_any(&self) -> bool {
+        !self.images.borrow().kept.client_quotas.is_empty()
+    }
+
     /// Counts what a request took, and tells for how long its client is not to be heard.
-    pub(crate) fn count(&self, image: &Image, client: Option<&str>, quota: Quota, amount: f64) -> Duration {
-        let Some((limit, counted)) = limit(image, client, quota) else { return Duration::ZERO };
+    pub(crate) fn count(&self, client: Option<&str>, quota: Quota, amount: f64) -> Duration {
+        let Some((limit, counted)) = self.limit(client, quota) else { return Duration::ZERO };
         let throttle = self.measure(counted, limit, amount);
         // As in Kafka: what it cost to answer stops nobody for longer than a sample lasts.
         let is_work = quota == Quota::Request;
         if is_work { throttle.min(Duration::from_millis(self.rates.sample_ms)) } else { throttle }
     }
 
-    /// For how long no changes of topics may be made.
-    pub(crate) fn changes_refused(&self, image: &Image, client: Option<&str>) -> Duration {
-        self.count(image, client, Quota::ControllerMutation, 0.0)
-    }
-
     /// How many bytes one answer may have, so that it is not far ahead of a quota by itself; as in Kafka, what may be
     /// fetched in the whole time over which rates are averaged.
-    pub(crate) fn fetched_at_once(&self, image: &Image, client: Option<&str>) -> usize {
-        limit(image, client, Quota::Fetch).map_or(usize::MAX, |(limit, _)| {
+    pub(crate) fn fetched_at_once(&self, client: Option<&str>) -> usize {
+        self.limit(client, Quota::Fetch).map_or(usize::MAX, |(limit, _)| {
             let samples = (self.rates.samples - 1).max(1);
             (limit * samples as f64 * self.rates.sample_ms as f64 / 1000.0) as usize
         })
+    }
+
+    fn limit(&self, client: Option<&str>, quota: Quota) -> Option<(f64, Counted)> {
+        limit(&self.images.borrow(), client, quota)
     }
 
     fn measure(&self, mut who: Counted, limit: f64, amount: f64) -> Duration {
@@ -202,28 +213,31 @@ fn limit(image: &Image, client: Option<&str>, quota: Quota) -> Option<(f64, Coun
         return None;
     }
     let client = client.unwrap_or_default();
-    let user = |name: Option<&str>| ("user".to_owned(), name.map(str::to_owned));
-    let client_id = |name: Option<&str>| ("client-id".to_owned(), name.map(str::to_owned));
-    // The order of KIP-55: the one who is named before all others, the user before the client.
-    let levels: [QuotaEntity; 8] = [
-        vec![client_id(Some(client)), user(Some(USER))],
-        vec![client_id(None), user(Some(USER))],
-        vec![user(Some(USER))],
-        vec![client_id(Some(client)), user(None)],
-        vec![client_id(None), user(None)],
-        vec![user(None)],
-        vec![client_id(Some(client))],
-        vec![client_id(None)],
+    // Client and user of a limit, where no name stands for all. The order is that of KIP-55: the one who is named before
+    // all others, the user before the client.
+    let levels = [
+        (Some(Some(client)), Some(Some(ANONYMOUS))),
+        (Some(None), Some(Some(ANONYMOUS))),
+        (None, Some(Some(ANONYMOUS))),
+        (Some(Some(client)), Some(None)),
+        (Some(None), Some(None)),
+        (None, Some(None)),
+        (Some(Some(client)), None),
+        (Some(None), None),
     ];
-    let limit_of = |entity: &QuotaEntity| quotas.get(entity)?.get(quota.key()).copied();
-    let (entity, limit) = levels.iter().find_map(|entity| Some((entity, limit_of(entity)?)))?;
-    let names = |kind: &str| entity.iter().any(|(named, _)| named == kind);
-    let client = names("client-id").then(|| {
-        let mut hasher = DefaultHasher::new();
-        client.hash(&mut hasher);
-        hasher.finish()
-    });
-    Some((limit, Counted { quota, is_of_user: names("user"), client }))
+    levels.into_iter().find_map(|(client_id, user)| {
+        let part = |kind: &str, name: Option<&str>| (kind.to_owned(), name.map(str::to_owned));
+        let parts = [client_id.map(|name| part("client-id", name)), user.map(|name| part("user", name))];
+        let entity: QuotaEntity = parts.into_iter().flatten().collect();
+        let limit = quotas.get(&entity)?.get(quota.key()).copied()?;
+        // A limit that names no client in particular binds each by itself.
+        let client = client_id.map(|_| {
+            let mut hasher = DefaultHasher::new();
+            client.hash(&mut hasher);
+            hasher.finish()
+        });
+        Some((limit, Counted { quota, is_of_user: user.is_some(), client }))
+    })
 }
 
 impl Meter {
@@ -366,9 +380,9 @@ mod tests {
         assert_eq!(set(&[("user", None)], 6.0), Some((6.0, true, false)));
         assert_eq!(set(&[("client-id", None), ("user", None)], 5.0), Some((5.0, true, true)));
         assert_eq!(set(&[("client-id", Some("c")), ("user", None)], 4.0), Some((4.0, true, true)));
-        assert_eq!(set(&[("user", Some(USER))], 3.0), Some((3.0, true, false)));
-        assert_eq!(set(&[("client-id", None), ("user", Some(USER))], 2.0), Some((2.0, true, true)));
-        assert_eq!(set(&[("client-id", Some("c")), ("user", Some(USER))], 1.0), Some((1.0, true, true)));
+        assert_eq!(set(&[("user", Some(ANONYMOUS))], 3.0), Some((3.0, true, false)));
+        assert_eq!(set(&[("client-id", None), ("user", Some(ANONYMOUS))], 2.0), Some((2.0, true, true)));
+        assert_eq!(set(&[("client-id", Some("c")), ("user", Some(ANONYMOUS))], 1.0), Some((1.0, true, true)));
         assert_eq!(limit(&image, Some("c"), Quota::Fetch).map(|(limit, _)| limit), None);
     }
 
@@ -376,7 +390,8 @@ mod tests {
     #[test]
     fn who_is_over_a_limit_is_not_forgotten_for_others() {
         let clock = Arc::new(SimulatedClock::new(0));
-        let quotas = ClientQuotas::new(&BrokerConfig::defaults(), clock.clone());
+        let images = watch::channel(Arc::new(Image::empty("test"))).1;
+        let quotas = ClientQuotas::new(&BrokerConfig::defaults(), images, clock.clone());
         let who = |client| Counted { quota: Quota::Produce, is_of_user: false, client: Some(client) };
         assert!(quotas.measure(who(0), 1.0, 1_000_000.0) > Duration::from_secs(100_000));
         for client in 1..3 * COUNTED_MAX as u64 {

@@ -186,7 +186,7 @@ impl Work {
     /// A request that counts, where anything is limited at all. What brokers ask each other does not.
     fn of(call: &Call, context: &Context) -> Option<Work> {
         let is_of_client = !call.endpoint.is_controller && !api::is_of_brokers(call.key);
-        let is_counted = is_of_client && !context.image().kept.client_quotas.is_empty();
+        let is_counted = is_of_client && context.client_quotas.is_any();
         is_counted.then(|| Work {
             client: call.client_id.clone(),
             mute: call.mute.clone(),
@@ -197,8 +197,7 @@ impl Work {
     /// Counts it once the answer is ready.
     fn count(&self, context: &Context) {
         let percent = self.taken.as_secs_f64() * 100.0;
-        let client = self.client.as_deref();
-        let throttle = context.client_quotas.count(&context.image(), client, Quota::Request, percent);
+        let throttle = context.client_quotas.count(self.client.as_deref(), Quota::Request, percent);
         self.mute.extend(context.clock.monotonic_ms(), throttle);
     }
 }

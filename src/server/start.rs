@@ -258,7 +258,7 @@ fn compose(
         questions: BrokerChannel::new(machine.network.clone(), format!("broker-{node_id}-questions")),
         markers: MarkerChannel::new(machine.network.clone(), node_id),
         connections: Connections::new(Limits::of(&config)),
-        client_quotas: ClientQuotas::new(&config, machine.clock.clone()),
+        client_quotas: ClientQuotas::new(&config, metadata.watch(), machine.clock.clone()),
         metrics: Metrics::new(),
         elections,
         broker_epoch: AtomicI64::new(-1),

@@ -85,3 +85,17 @@ macro_rules! planted_bugs {
         }
     };
 }
+
+/// Whether a mistake of the crate that asks is planted: one of those that it has listed with [`planted_bugs!`] in its
+/// module `planted`. In a release build none is, and the compiler leaves out what stands behind it.
+#[macro_export]
+#[allow(clippy::crate_in_macro_def, reason = "each crate has mistakes of its own")]
+macro_rules! planted_here {
+    ($bug:ident) => {{
+        #[cfg(debug_assertions)]
+        let is_planted = crate::planted::is_planted(crate::planted::PlantedBug::$bug);
+        #[cfg(not(debug_assertions))]
+        let is_planted = false;
+        is_planted
+    }};
+}

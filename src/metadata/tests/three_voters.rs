@@ -18,6 +18,18 @@ async fn join(leader: &MetadataNode, id: NodeId) -> Result<(), i16> {
     joining::unfence(leader, id, epoch).await
 }
 
+/// Has whoever leads take in each node as a broker.
+async fn all_join(nodes: &[Arc<MetadataNode>]) {
+    for node in nodes {
+        let joined = async {
+            while join(&leader_of(nodes), node.id()).await.is_err() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), joined).await.expect("somebody leads and takes it in");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_voters_agree_and_two_go_on() {
     let wires = Wires::default();
@@ -26,14 +38,7 @@ async fn three_voters_agree_and_two_go_on() {
     for node in &nodes {
         wait_for(node, "a controller", |image| image.controller.is_some()).await;
     }
-    for node in &nodes {
-        let joined = async {
-            while join(&leader_of(&nodes), node.id()).await.is_err() {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(30), joined).await.expect("somebody leads and takes it in");
-    }
+    all_join(&nodes).await;
     create_by_whoever_leads(&nodes.iter().collect::<Vec<_>>(), "first").await;
     for node in &nodes {
         wait_for(node, "the topic", |image| image.topic_by_name("first").is_some()).await;
@@ -62,14 +67,7 @@ async fn three_voters_agree_and_two_go_on() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leader_that_nobody_hears_answers_nothing_from_what_it_knew() {
     let (machines, nodes) = wires::three().await;
-    for node in &nodes {
-        let joined = async {
-            while join(&leader_of(&nodes), node.id()).await.is_err() {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(30), joined).await.expect("somebody leads and takes it in");
-    }
+    all_join(&nodes).await;
     create_by_whoever_leads(&nodes.iter().collect::<Vec<_>>(), "first").await;
     let leader = leader_of(&nodes);
     let again = || async {

@@ -8,11 +8,11 @@ use klamm_protocol::messages::create_delegation_token::{
     CreateDelegationTokenRequest, CreateDelegationTokenResponse,
 };
 
-use super::Call;
+use super::{ANONYMOUS, Call};
 use crate::context::Context;
 
-/// Who every client is while nobody is authenticated, and the type of that principal.
-const PRINCIPAL: (&str, &str) = ("User", "ANONYMOUS");
+/// Type and name of who asks.
+const PRINCIPAL: (&str, &str) = ("User", ANONYMOUS);
 
 pub(crate) async fn handle(
     _: &Context,

@@ -3,12 +3,11 @@
 //! v1 validation without creation, messages; v4 -1 for the broker's defaults (KIP-464); v5 flexible, the configs of the
 //! new topic (KIP-525); v7 topic ids. The controller decides; the answer leaves when this node serves its partitions.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use klamm_model::ErrorCode;
 use klamm_protocol::messages::create_topics::{
-    CreatableTopic, CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse,
+    CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse,
 };
 
 use super::Call;
@@ -41,26 +40,12 @@ pub(crate) async fn handle(
         return CreateTopicsResponse { throttle_time_ms, topics: refused.collect() };
     }
     let is_made = !request.validate_only;
-    let asked: BTreeMap<String, usize> = request.topics.iter().map(partitions_named).collect();
     let mut response = context.decide(call, request, Duration::from_millis(timeout_ms as u64)).await;
     let made = response.topics.iter().filter(|topic| is_made && topic.error_code == ErrorCode::None.code());
-    let defaults = usize::try_from(context.static_config.num_partitions).unwrap_or(0);
-    let partitions = made.map(|topic| match asked.get(&topic.name) {
-        Some(0) | None => defaults,
-        Some(count) => *count,
-    });
+    let partitions = made.map(|topic| usize::try_from(topic.num_partitions).unwrap_or(0));
     response.throttle_time_ms = call.count_changes(context, partitions.sum());
     context.await_applied(timeout_ms).await;
     response
-}
-
-/// How many partitions a request says that a topic shall have; 0 for the default.
-fn partitions_named(topic: &CreatableTopic) -> (String, usize) {
-    let count = match topic.assignments.len() {
-        0 => usize::try_from(topic.num_partitions).unwrap_or(0),
-        count => count,
-    };
-    (topic.name.clone(), count)
 }
 
 /// The version from which on clients know that they are refused by a quota (KIP-599).

@@ -83,6 +83,9 @@ use crate::context::Context;
 use crate::listener::Endpoint;
 use crate::peers::QUORUM_KEY;
 
+/// Who every client is while none is authenticated: a principal of the type `User`.
+pub(crate) const ANONYMOUS: &str = "ANONYMOUS";
+
 /// A request's circumstances.
 pub(crate) struct Call {
     /// Which API.
@@ -392,7 +395,7 @@ impl Call {
     /// Counts what the request took of a quota. Who is over it is not heard for a while; returns the throttle time.
     pub(crate) fn count(&self, context: &Context, quota: Quota, amount: f64) -> i32 {
         let client = self.client_id.as_deref();
-        let throttle = context.client_quotas.count(&context.image(), client, quota, amount);
+        let throttle = context.client_quotas.count(client, quota, amount);
         self.mute.extend(context.clock.monotonic_ms(), throttle);
         throttle_time_ms(throttle)
     }
@@ -403,9 +406,8 @@ impl Call {
         if self.endpoint.is_controller || self.version < known_since {
             return None;
         }
-        let throttle = context.client_quotas.changes_refused(&context.image(), self.client_id.as_deref());
-        self.mute.extend(context.clock.monotonic_ms(), throttle);
-        (!throttle.is_zero()).then(|| throttle_time_ms(throttle))
+        let throttle_time_ms = self.count(context, Quota::ControllerMutation, 0.0);
+        (throttle_time_ms > 0).then_some(throttle_time_ms)
     }
 
     /// Counts partitions that were created or deleted.
