@@ -346,6 +346,31 @@ fn only_the_table_switches_on_api_keys() {
     report("what differs by API key stands in the table of src/server/api/mod.rs", broken);
 }
 
+/// Operators set the levels of loggers by name; one that is not listed cannot be set.
+#[test]
+fn all_modules_that_log_are_listed() {
+    let mut loggers = BTreeSet::from(["openraft".to_owned()]);
+    for source in sources() {
+        let logs = ["error", "warn", "info", "debug", "trace"];
+        let Some(path) = source.path.strip_prefix("src/").filter(|_| !is_test_file(&source.path)) else {
+            continue;
+        };
+        if !logs.iter().any(|level| source.text.contains(&format!("tracing::{level}!"))) {
+            continue;
+        }
+        let parts = path.trim_end_matches(".rs").split('/').filter(|part| !["lib", "mod"].contains(part));
+        let module = format!("klamm_{}", Vec::from_iter(parts).join("."));
+        let ends = module.match_indices('.').map(|(at, _)| at).chain([module.len()]);
+        loggers.extend(ends.map(|end| module[..end].to_owned()));
+    }
+    let listed: BTreeSet<String> = read("src/server/loggers.txt").lines().map(str::to_owned).collect();
+    let broken = listed.symmetric_difference(&loggers).map(|logger| {
+        let what = if listed.contains(logger) { "does not log" } else { "logs" };
+        format!("{logger} {what}")
+    });
+    report("src/server/loggers.txt names all modules that log, with those around them", broken.collect());
+}
+
 #[test]
 fn unsafe_stands_only_where_it_is_listed() {
     let mut broken = Vec::new();

@@ -122,6 +122,7 @@ impl NodeHost {
             clock: Arc::new(clock),
             random: Arc::new(self.random.fork()),
             threads: Threads::Inline,
+            loggers: Arc::default(),
         };
         let phase = Arc::new(Mutex::new(Phase::Starting));
         let (terminate, terminated) = oneshot::channel();

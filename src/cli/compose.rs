@@ -7,15 +7,15 @@ use std::sync::Arc;
 use anyhow::Context;
 use klamm_config::BrokerConfig;
 use klamm_io::{SystemClock, SystemDisk, SystemNetwork, SystemRandom, Threads};
-use klamm_server::{Format, Machine, Others};
+use klamm_server::{Format, Loggers, Machine, Others};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::arguments::{Arguments, FormatArguments};
 use crate::banner::{BoundListener, start_line};
 use crate::settings;
 
-/// Runs the broker until SIGTERM or SIGINT.
-pub(crate) fn serve(config: BrokerConfig) -> anyhow::Result<()> {
+/// Runs the broker until SIGTERM or SIGINT; operators change what `loggers` log.
+pub(crate) fn serve(config: BrokerConfig, loggers: Arc<Loggers>) -> anyhow::Result<()> {
     raise_open_files_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -27,7 +27,7 @@ pub(crate) fn serve(config: BrokerConfig) -> anyhow::Result<()> {
         let mut interrupt = signal(SignalKind::interrupt()).context("wait for SIGINT")?;
         let server = tokio::select! {
             biased;
-            started = klamm_server::start(config.clone(), machine()) => started?,
+            started = klamm_server::start(config.clone(), Machine { loggers, ..machine() }) => started?,
             () = async { tokio::select! { biased; _ = terminate.recv() => {}, _ = interrupt.recv() => {} } } => {
                 tracing::info!("stopped before it was ready");
                 return Ok(());
@@ -59,6 +59,7 @@ fn machine() -> Machine {
         clock: Arc::new(SystemClock::new()),
         random: Arc::new(SystemRandom),
         threads: Threads::default(),
+        loggers: Arc::default(),
     }
 }
 

@@ -6,13 +6,13 @@
 mod arguments;
 mod banner;
 mod compose;
+mod logging;
 mod settings;
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
-use tracing_subscriber::EnvFilter;
 
 use arguments::{Arguments, Command};
 pub use banner::{BoundListener, start_line};
@@ -24,7 +24,7 @@ const FAILED: u8 = 1;
 /// start or run, 2 for wrong arguments.
 pub fn run() -> ExitCode {
     let arguments = Arguments::parse();
-    log_to_stderr();
+    let loggers = logging::to_stderr();
     if let Some(Command::Release { log_dirs, alone }) = arguments.command {
         return finish(compose::release(log_dirs, alone));
     }
@@ -39,7 +39,7 @@ pub fn run() -> ExitCode {
     for warning in warnings {
         tracing::warn!("{warning}");
     }
-    finish(compose::serve(config))
+    finish(compose::serve(config, loggers))
 }
 
 fn finish(result: anyhow::Result<()>) -> ExitCode {
@@ -47,21 +47,6 @@ fn finish(result: anyhow::Result<()>) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(&format!("{error:#}")),
     }
-}
-
-/// What is logged where nobody says otherwise. The quorum's library speaks of each of its steps, and of each message
-/// to a member that is down.
-const LOG_FILTER: &str = "info,openraft=error";
-
-/// Logs go to stderr, so that stdout holds the start line alone. `KLAMM_LOG` says how much, as `debug` or
-/// `klamm_server=debug,warn`.
-fn log_to_stderr() {
-    let filter = EnvFilter::try_from_env("KLAMM_LOG").unwrap_or_else(|_| EnvFilter::new(LOG_FILTER));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .init();
 }
 
 /// Tells why the process ends. It is no log line: it must be seen whatever `KLAMM_LOG` says.

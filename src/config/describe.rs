@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::broker::{BrokerConfig, value_of};
+use crate::group::group_value;
 use crate::key::{Key, Kind, Update};
 use crate::table;
 use crate::topic::{DynamicConfigs, topic_value};
@@ -23,8 +24,12 @@ pub enum ConfigSource {
     StaticBroker = 4,
     /// Nobody set it.
     Default = 5,
+    /// The level of a logger.
+    DynamicBrokerLogger = 6,
     /// Set for a subscription to the metrics of clients.
     ClientMetrics = 7,
+    /// Set for the group.
+    Group = 8,
 }
 
 /// One place that gives a key a value.
@@ -60,6 +65,20 @@ pub struct ConfigEntry {
 }
 
 impl ConfigEntry {
+    /// A logger with its level.
+    pub fn of_logger(logger: String, level: &str) -> ConfigEntry {
+        ConfigEntry {
+            name: logger,
+            value: Some(level.to_owned()),
+            source: ConfigSource::DynamicBrokerLogger,
+            read_only: false,
+            sensitive: false,
+            synonyms: Vec::new(),
+            kind: None,
+            documentation: String::new(),
+        }
+    }
+
     /// What DescribeConfigs v0 asks instead of the source: whether nobody set it.
     pub fn is_default(&self) -> bool {
         self.source == ConfigSource::Default
@@ -108,6 +127,35 @@ pub fn describe_topic(
             entry(key.name, Some(key), value, synonyms, false)
         })
         .collect()
+}
+
+/// All keys of a group, sorted by name; internal ones only if they were set for it. Klamm acts on none of them: they are
+/// those of newer protocols.
+pub fn describe_group(
+    settings: &BTreeMap<String, String>,
+    dynamic: &DynamicConfigs<'_>,
+    broker: &BrokerConfig,
+) -> Vec<ConfigEntry> {
+    let keys = table::group_keys().iter().filter(|key| !key.internal || settings.contains_key(key.name));
+    keys.map(|key| {
+        let value = group_value(key.name, settings, dynamic, broker);
+        let own = settings.get(key.name).map(|_| ConfigSynonym {
+            name: key.name.to_owned(),
+            value: value.clone(),
+            source: ConfigSource::Group,
+        });
+        let inherited = match key.synonyms.first() {
+            Some(first) => broker_synonyms(first.name, dynamic, broker),
+            // As in Kafka, a key that no broker has is its own.
+            None => vec![ConfigSynonym {
+                name: key.name.to_owned(),
+                value: key.default_text().map(str::to_owned),
+                source: ConfigSource::Default,
+            }],
+        };
+        entry(key.name, Some(key), value, own.into_iter().chain(inherited).collect(), false)
+    })
+    .collect()
 }
 
 /// All keys of this broker, sorted by name: those of today's Kafka, and any other that was set. Kafka's quotas of
@@ -225,9 +273,7 @@ fn broker_synonyms(name: &str, dynamic: &DynamicConfigs<'_>, broker: &BrokerConf
                 ConfigSource::StaticBroker => {
                     broker.values.get(*name).map(|(value, _)| value.trim().to_owned())
                 }
-                ConfigSource::Default | ConfigSource::DynamicTopic | ConfigSource::ClientMetrics => {
-                    broker.default_value(name)
-                }
+                _ => broker.default_value(name),
             };
             if let Some(value) = value {
                 synonyms.push(ConfigSynonym { name: name.to_string(), value: shown(name, &value), source });

@@ -134,7 +134,7 @@ pub struct Key {
     pub last_kafka: &'static str,
     /// Apache Kafka keeps it out of what it describes.
     pub internal: bool,
-    /// For a topic's key: the broker's keys that give its default; the first that is set decides.
+    /// For a topic's or a group's key: the broker's keys that give its default; the first that is set decides.
     pub synonyms: Vec<Synonym>,
     /// Whether Klamm does something with it. What it accepts and does not act on is marked so in what it
     /// describes.

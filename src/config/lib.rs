@@ -8,6 +8,7 @@ mod broker;
 mod client_metrics;
 mod describe;
 mod environment;
+mod group;
 mod kafka_version;
 mod key;
 mod legacy;
@@ -24,9 +25,11 @@ mod value;
 pub use broker::{BrokerConfig, FlushPolicy};
 pub use client_metrics::{InvalidClientMetrics, describe_client_metrics, validate_client_metrics};
 pub use describe::{
-    ConfigEntry, ConfigSource, ConfigSynonym, describe_broker, describe_cluster_default, describe_topic,
+    ConfigEntry, ConfigSource, ConfigSynonym, describe_broker, describe_cluster_default, describe_group,
+    describe_topic,
 };
 pub use environment::{key_of_variable, settings_of_environment};
+pub use group::validate_group_configs;
 pub use key::{Allowed, DefaultValue, Importance, Key, Kind, Scope, Synonym, Update};
 pub use listeners::{AdvertisedListener, Listener, SecurityProtocol};
 pub use load::load;

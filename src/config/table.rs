@@ -250,7 +250,7 @@ mod tests {
     /// A topic's default is read from its synonyms: each must exist and be a number where it is multiplied.
     #[test]
     fn synonyms_name_keys_of_the_broker() {
-        for key in topic_keys() {
+        for key in topic_keys().iter().chain(group_keys()) {
             for synonym in &key.synonyms {
                 let broker = broker_key(synonym.name).unwrap_or_else(|| panic!("{}", synonym.name));
                 if synonym.factor != 1 {

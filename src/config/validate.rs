@@ -19,7 +19,7 @@ pub struct InvalidConfig {
 }
 
 impl InvalidConfig {
-    fn new(key: &str, message: String) -> InvalidConfig {
+    pub(crate) fn new(key: &str, message: String) -> InvalidConfig {
         InvalidConfig { key: key.to_owned(), message }
     }
 }

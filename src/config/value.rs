@@ -31,7 +31,7 @@ pub(crate) fn fault(key: &Key, value: &str) -> String {
         Kind::Short => (value.parse::<i16>().ok().map(f64::from), "SHORT"),
         Kind::Long => (value.parse::<i64>().ok().map(|number| number as f64), "LONG"),
         Kind::Double => (parse_double(value), "DOUBLE"),
-        Kind::String | Kind::Class | Kind::Password | Kind::List => return text_fault(key),
+        Kind::String | Kind::Class | Kind::Password | Kind::List => return text_fault(key, value),
     };
     match (number, &key.allowed) {
         (None, _) => format!("Not a number of type {type_name}"),
@@ -46,10 +46,15 @@ pub(crate) fn fault(key: &Key, value: &str) -> String {
     }
 }
 
-fn text_fault(key: &Key) -> String {
+fn text_fault(key: &Key, value: &str) -> String {
     match &key.allowed {
         Allowed::OneOf { words, .. } => format!("String must be one of: {}", words.join(", ")),
         Allowed::NonEmpty => "String must be non-empty".to_owned(),
+        Allowed::OffsetReset => format!(
+            "Invalid value `{value}` for configuration {}. The value must be either 'earliest', 'latest' or of the \
+             format 'by_duration:<PnDTnHnMn.nS>'.",
+            key.name
+        ),
         _ => format!("expected {}", expectation(key)),
     }
 }

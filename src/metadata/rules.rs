@@ -40,6 +40,10 @@ impl ConfigRules for KafkaRules {
         Ok(())
     }
 
+    fn validate_group(&self, configs: &BTreeMap<String, String>) -> Result<(), String> {
+        klamm_config::validate_group_configs(configs, &self.broker).map_err(|error| error.message)
+    }
+
     fn topic_setting(
         &self,
         key: &str,

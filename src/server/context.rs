@@ -28,6 +28,7 @@ use crate::lease::Lease;
 use crate::lifecycle::registration_lost;
 use crate::limits::{Connections, RateLimit};
 use crate::listener::Endpoint;
+use crate::loggers::Loggers;
 use crate::marker_channel::MarkerChannel;
 use crate::metrics::Metrics;
 use crate::partition_table::PartitionTable;
@@ -80,6 +81,7 @@ pub(crate) struct Context {
     pub(crate) clock: Arc<dyn Clock>,
     /// Where work is done that may wait for the disk.
     pub(crate) threads: Threads,
+    pub(crate) loggers: Arc<Loggers>,
 }
 
 /// How long the answer to a creation waits until this node has opened the new partitions.

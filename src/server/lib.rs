@@ -28,6 +28,7 @@ mod lease;
 mod lifecycle;
 mod limits;
 mod listener;
+mod loggers;
 mod marker_channel;
 mod metrics;
 mod moves;
@@ -52,6 +53,7 @@ mod view;
 pub use adoption::TakeoverError;
 pub use format::{Format, FormatError, format};
 pub use listener::{BindError, Bound, Endpoint, bind};
+pub use loggers::{LogLevel, Loggers, ROOT_LOGGER};
 #[cfg(debug_assertions)]
 pub use planted::{PlantedBug, plant};
 pub use release::{Others, ReleaseError, release};

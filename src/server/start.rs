@@ -35,6 +35,7 @@ use crate::lease::Lease;
 use crate::lifecycle;
 use crate::limits::{Connections, Limits, RateLimit};
 use crate::listener::{self, BindError, Bound};
+use crate::loggers::Loggers;
 use crate::marker_channel::MarkerChannel;
 use crate::metrics::Metrics;
 use crate::moves;
@@ -62,6 +63,8 @@ pub struct Machine {
     pub random: Arc<dyn Random>,
     /// Where work is done that may wait for the disk.
     pub threads: Threads,
+    /// What of the process is logged.
+    pub loggers: Arc<Loggers>,
 }
 
 /// Why a node did not start. Nothing was changed on the disk unless the message says so.
@@ -282,6 +285,7 @@ fn compose(
         registration_lost: watch::channel(None).0,
         clock: machine.clock,
         threads: machine.threads,
+        loggers: machine.loggers,
     };
     let context = Arc::new(context);
     environment.set_context(&context);

@@ -18,6 +18,8 @@ FILES = {
     "assignment": {"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [1]}]},
 }
 CSV = {"resets": "t,0,1\nt,1,0\n"}
+# A part of the broker that logs.
+LOGGER = "klamm_server.api" if KLAMM else "kafka.server.KafkaApis"
 
 
 def paths():
@@ -25,14 +27,14 @@ def paths():
         (WORK / name).write_text(json.dumps(content))
     for name, content in CSV.items():
         (WORK / name).write_text(content)
-    return {name: str(WORK / name) for name in (*FILES, *CSV)}
+    return {"logger": LOGGER, **{name: str(WORK / name) for name in (*FILES, *CSV)}}
 
 
 PLACES = paths()
 AFTER_COMMAND = ("kafka-cluster",)
 # What differs from run to run, and what stands for it.
 UNSTABLE = [
-    (re.escape(str(WORK)), "WORK"),
+    (re.escape(str(WORK)), "WORK"), (re.escape(LOGGER), "LOGGER"),
     (re.escape(os.environ["BROKER_DIR"]) + r"[\w/.-]*", "DATA"),
     (re.escape(BOOTSTRAP), "HOST:PORT"), (r"127\.0\.0\.1:\d+|localhost:\d+", "HOST:PORT"), (rf"\b{PORT}\b", "PORT"), (rf"\b{PORT + 1}\b", "PORT"),
     (r"/?127\.0\.0\.1|localhost", "HOST"),

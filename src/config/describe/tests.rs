@@ -25,6 +25,8 @@ fn line(entry: &ConfigEntry) -> String {
                 ConfigSource::StaticBroker => "STATIC_BROKER_CONFIG",
                 ConfigSource::Default => "DEFAULT_CONFIG",
                 ConfigSource::ClientMetrics => "DYNAMIC_CLIENT_METRICS_CONFIG",
+                ConfigSource::DynamicBrokerLogger => "DYNAMIC_BROKER_LOGGER_CONFIG",
+                ConfigSource::Group => "DYNAMIC_GROUP_CONFIG",
             };
             format!("{source}:{}={}", synonym.name, synonym.value.as_deref().unwrap_or("null"))
         })

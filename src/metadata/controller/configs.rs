@@ -1,4 +1,5 @@
-//! IncrementalAlterConfigs (KIP-339) and AlterConfigs (KIP-133), for topics and brokers.
+//! IncrementalAlterConfigs (KIP-339) and AlterConfigs (KIP-133), for topics, brokers, subscriptions to client metrics and
+//! groups. The levels of loggers are a matter of each node.
 //!
 //! Each resource of a request succeeds or fails as a whole and by itself.
 
@@ -159,9 +160,8 @@ fn check_resource(image: &Image, type_code: i8, name: &str) -> Result<ConfigReso
         },
         16 if name.is_empty() => invalid("Subscription name can't be empty".to_owned()),
         16 => Ok(ConfigResource::ClientMetrics(name.to_owned())),
-        8 | 32 => invalid(format!(
-            "Settings of resources of type {type_code} are not served; topics (2), brokers (4) and client metrics (16) are"
-        )),
+        32 if name.is_empty() => invalid("Default group resources are not allowed.".to_owned()),
+        32 => Ok(ConfigResource::Group(name.to_owned())),
         _ => invalid(format!("Unknown resource type {type_code}")),
     }
 }
@@ -183,8 +183,9 @@ fn operate(
         APPEND | SUBTRACT => {
             let default = match resource {
                 ConfigResource::Topic(_) => context.rules.topic_list_default(&config.name),
-                ConfigResource::ClientMetrics(_) => None,
-                _ => context.rules.broker_list_default(&config.name),
+                // As in Kafka, none of their keys counts as a list.
+                ConfigResource::ClientMetrics(_) | ConfigResource::Group(_) => None,
+                ConfigResource::Broker(_) => context.rules.broker_list_default(&config.name),
             };
             let Some(default) = default else {
                 let message = no_list(resource, config);
@@ -283,11 +284,13 @@ fn check_configs(
                 InvalidClientMetrics::Config(message) => Refusal::new(ErrorCode::InvalidConfig, message),
             })
         }
-        _ => context
-            .rules
-            .validate_topic(configs)
-            .map_err(|message| Refusal::new(ErrorCode::InvalidConfig, message)),
+        ConfigResource::Group(_) => invalid_config(context.rules.validate_group(configs)),
+        ConfigResource::Topic(_) => invalid_config(context.rules.validate_topic(configs)),
     }
+}
+
+fn invalid_config(checked: Result<(), String>) -> Result<(), Refusal> {
+    checked.map_err(|message| Refusal::new(ErrorCode::InvalidConfig, message))
 }
 
 /// While eligible leaders are in use, all brokers must have the same `min.insync.replicas` for topics that do not say,

@@ -106,6 +106,9 @@ pub trait ConfigRules: Send + Sync + 'static {
     /// Says what is wrong with a topic's settings as a whole, or nothing.
     fn validate_topic(&self, configs: &BTreeMap<String, String>) -> Result<(), String>;
 
+    /// Says what is wrong with a group's settings as a whole, or nothing.
+    fn validate_group(&self, configs: &BTreeMap<String, String>) -> Result<(), String>;
+
     /// Says what is wrong with the dynamic settings of one broker, or with those of all, as a whole. `changed`
     /// are the keys that the request names.
     fn validate_broker(

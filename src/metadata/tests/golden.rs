@@ -27,8 +27,6 @@ const DIFFERENT: &[(&str, &[i16], &str)] = &[
     ("al duplicate resource", &[42, 42], "Kafka never answers"),
     ("ia broker all read only", &[42], "Kafka 4 forgot zookeeper.connect; we know it and cannot change it"),
     ("ia broker loggers", &[42], "Klamm has no Log4j loggers"),
-    ("ia group", &[42], "not served yet"),
-    ("ia group unknown", &[42], "not served yet"),
 ];
 
 /// Where we say it otherwise: Kafka's words speak of the one broker that was asked, and here any broker passes it on.

@@ -40,6 +40,7 @@ fn machine(disk: &SimulatedDisk) -> Machine {
         clock: Arc::new(SystemClock::new()),
         random: Arc::new(SeededRandom::new(STARTS.fetch_add(1, Ordering::Relaxed))),
         threads: Threads::default(),
+        loggers: Arc::default(),
     }
 }
 

@@ -1,6 +1,7 @@
 //! DescribeConfigs (key 32), versions 0 to 4 (KIP-133).
 //!
-//! v1 sources and synonyms (KIP-226); v3 types and documentation (KIP-569); v4 flexible.
+//! v1 sources and synonyms (KIP-226); v3 types and documentation (KIP-569); v4 flexible. Any version may name loggers
+//! (KIP-412), subscriptions to client metrics (KIP-714) and groups (KIP-848).
 //!
 //! As in Kafka, a resource that is named again is answered again, with the keys that were asked for there. Kafka
 //! does so without end, so that a request of some kilobytes makes an answer of a hundred megabytes; here the ninth
@@ -10,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use klamm_config::{
     ConfigEntry, DynamicConfigs, describe_broker, describe_client_metrics, describe_cluster_default,
-    describe_topic,
+    describe_group, describe_topic,
 };
 use klamm_metadata::ConfigResource;
 use klamm_model::{ErrorCode, topic_name};
@@ -24,7 +25,9 @@ use crate::context::{Context, dynamic_broker_configs};
 
 const TOPIC: i8 = 2;
 const BROKER: i8 = 4;
+const BROKER_LOGGER: i8 = 8;
 const CLIENT_METRICS: i8 = 16;
+const GROUP: i8 = 32;
 
 /// How often one request may name the same resource.
 const SAME_RESOURCE_MAX: usize = 8;
@@ -52,7 +55,7 @@ pub(crate) async fn handle(
             error_message: message,
             resource_type: resource.resource_type,
             resource_name: resource.resource_name.clone(),
-            configs: shown.map(|entry| show(call.version, entry, &request)).collect(),
+            configs: shown.map(|entry| show(call.version, entry, resource.resource_type, &request)).collect(),
         }
     });
     DescribeConfigsResponse { results: described.collect(), ..Default::default() }
@@ -102,6 +105,14 @@ fn entries(context: &Context, resource: &DescribeConfigsResource) -> Result<Vec<
                 context.node_id
             ),
         )),
+        BROKER_LOGGER => describe_loggers(context, name),
+        GROUP if name.is_empty() => {
+            Err((ErrorCode::InvalidRequest, "Group name must not be empty".to_owned()))
+        }
+        GROUP => {
+            let settings = image.config_of(&ConfigResource::Group(name.to_owned()));
+            Ok(describe_group(&settings, &dynamic, &context.static_config))
+        }
         CLIENT_METRICS if name.is_empty() => {
             let message = "Client metrics subscription name must not be empty";
             Err((ErrorCode::InvalidRequest, message.to_owned()))
@@ -113,14 +124,37 @@ fn entries(context: &Context, resource: &DescribeConfigsResource) -> Result<Vec<
         kind => Err((
             ErrorCode::InvalidRequest,
             format!(
-                "Configs of topics (2), brokers (4) and client metrics (16) can be described; the request names \
-                 type {kind}"
+                "Configs of topics (2), brokers (4), loggers (8), client metrics (16) and groups (32) can be \
+                 described; the request names type {kind}"
             ),
         )),
     }
 }
 
-fn show(version: i16, entry: ConfigEntry, request: &DescribeConfigsRequest) -> DescribeConfigsResourceResult {
+/// The loggers of this node with their levels (KIP-412).
+fn describe_loggers(context: &Context, name: &str) -> Result<Vec<ConfigEntry>, Refusal> {
+    let invalid = |message: String| Err((ErrorCode::InvalidRequest, message));
+    match name.parse::<i32>() {
+        _ if name.is_empty() => invalid("Broker id must not be empty".to_owned()),
+        Err(_) => invalid(format!("Broker id must be an integer, but it is: {name}")),
+        Ok(id) if id != context.node_id.0 => {
+            invalid(format!("Unexpected broker id, expected {} but received {name}", context.node_id))
+        }
+        Ok(_) => {
+            let loggers = context.loggers.in_force().into_iter();
+            Ok(loggers.map(|(logger, level)| ConfigEntry::of_logger(logger, level.name())).collect())
+        }
+    }
+}
+
+fn show(
+    version: i16,
+    entry: ConfigEntry,
+    resource_type: i8,
+    request: &DescribeConfigsRequest,
+) -> DescribeConfigsResourceResult {
+    // Kafka writes an empty text beside loggers, also to who wants none.
+    let is_documented = request.include_documentation || resource_type == BROKER_LOGGER;
     let synonym = |synonym: &klamm_config::ConfigSynonym| DescribeConfigsSynonym {
         name: synonym.name.clone(),
         value: synonym.value.clone(),
@@ -136,7 +170,7 @@ fn show(version: i16, entry: ConfigEntry, request: &DescribeConfigsRequest) -> D
         is_sensitive: entry.sensitive,
         synonyms: synonyms.iter().map(synonym).collect(),
         config_type: entry.kind_code(),
-        documentation: request.include_documentation.then(|| entry.documentation.clone()),
+        documentation: is_documented.then(|| entry.documentation.clone()),
         name: entry.name,
     }
 }

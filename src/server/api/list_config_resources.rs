@@ -42,12 +42,20 @@ pub(crate) async fn handle(
             _ => None,
         })
     };
+    // As in Kafka, those that have settings, whether or not there are such groups.
+    let groups = || {
+        image.configs.keys().filter_map(|resource| match resource {
+            klamm_metadata::ConfigResource::Group(name) => Some(name.clone()),
+            _ => None,
+        })
+    };
     let mut config_resources = Vec::new();
     for kind in KINDS.into_iter().filter(|kind| kinds.contains(kind)) {
         let names: Vec<String> = match kind {
             TOPIC => image.topics.values().map(|topic| topic.name.to_string()).collect(),
             BROKER | BROKER_LOGGER => brokers().collect(),
             CLIENT_METRICS => subscriptions().collect(),
+            GROUP => groups().collect(),
             _ => Vec::new(),
         };
         config_resources.extend(

@@ -31,6 +31,7 @@ fn machine(id: i32, disk: &SimulatedDisk) -> Machine {
         clock: Arc::new(SystemClock::new()),
         random: Arc::new(SeededRandom::new(id as u64)),
         threads: Threads::default(),
+        loggers: Arc::default(),
     }
 }
 

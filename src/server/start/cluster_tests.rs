@@ -44,6 +44,7 @@ async fn node(id: usize, ports: &[u16], disk: &SimulatedDisk, session_timeout_ms
         clock: Arc::new(SystemClock::new()),
         random: Arc::new(SeededRandom::new(id as u64)),
         threads: Threads::default(),
+        loggers: Arc::default(),
     };
     start(config(id, ports, session_timeout_ms), machine).await.unwrap()
 }

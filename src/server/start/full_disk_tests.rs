@@ -18,6 +18,7 @@ async fn node(disk: &SimulatedDisk) -> Server {
         clock: Arc::new(SystemClock::new()),
         random: Arc::new(SeededRandom::new(1)),
         threads: Threads::default(),
+        loggers: Arc::default(),
     };
     start(config, machine).await.unwrap()
 }

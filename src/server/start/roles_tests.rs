@@ -25,6 +25,7 @@ async fn start_with(id: u64, settings: &[(&str, String)]) -> Result<Server, Star
         clock: Arc::new(SystemClock::new()),
         random: Arc::new(SeededRandom::new(id)),
         threads: Threads::default(),
+        loggers: Arc::default(),
     };
     start(klamm_config::load(&sources).unwrap().0, machine).await
 }

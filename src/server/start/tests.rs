@@ -38,6 +38,7 @@ pub(super) async fn node(disk: Arc<dyn Disk>) -> Server {
         clock: Arc::new(SystemClock::new()),
         random: Arc::new(SeededRandom::new(1)),
         threads: Threads::default(),
+        loggers: Arc::default(),
     };
     start(config(), machine).await.unwrap()
 }
