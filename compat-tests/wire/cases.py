@@ -305,6 +305,18 @@ def describe_dirs(topic='plain', partitions=(0,)):
     return {'Topics': [{'Topic': topic, 'Partitions': list(partitions)}]}
 
 
+def credential(name, **more):
+    return {'Name': name, 'Mechanism': 1, 'Iterations': 4096, 'Salt': b'salt', 'SaltedPassword': b'p' * 32, **more}
+
+
+def scram(upsertions=(), deletions=()):
+    return {'Upsertions': list(upsertions), 'Deletions': [{'Name': name, 'Mechanism': mechanism} for name, mechanism in deletions]}
+
+
+def whose(s):
+    return {'Users': [{'Name': s.name}]}
+
+
 def API(name, body, before=(), skip=(), cases=None, edges=True):
     return {'name': name, 'body': body, 'before': list(before), 'skip': set(skip), 'cases': cases or {}, 'edges': edges}
 
@@ -551,6 +563,14 @@ APIS = [
         'strict': filtered([('client-id', 0, own)], True), 'both': filtered([('user', 0, own), ('client-id', 2, None)], True), 'none strict': filtered([], True), 'a default user': filtered([('user', 1, None)]), 'addresses': filtered([('ip', 2, None)]),
         'address and user': filtered([('ip', 2, None), ('user', 2, None)]), 'a planet': filtered([('planet', 2, None)]), 'match 9': filtered([('user', 9, None)]), 'match -1': filtered([('user', -1, None)]), 'exactly nothing': filtered([('user', 0, None)]),
         'default with a name': filtered([('user', 1, 'x')]), 'any with a name': filtered([('user', 2, 'x')]), 'no type': filtered([('', 2, None)]), 'type twice': filtered([('user', 2, None), ('user', 2, None)]),
+    }),
+    API('AlterUserScramCredentials', lambda s: scram([credential(s.name)]), edges=False, cases={
+        **{f'mechanism {m}': lambda s, m=m: scram([credential(s.name, Mechanism=m)]) for m in (-1, 0, 2, 3, 127)}, **{f'{n} iterations of {m}': lambda s, n=n, m=m: scram([credential(s.name, Mechanism=m, Iterations=n)]) for m in (1, 2) for n in (-1, 0, 4095, 16384, 16385, 2147483647)},
+        'no name': scram([credential('')]), 'no name and no mechanism': scram([credential('', Mechanism=9, Iterations=1)]), 'a long name': lambda s: scram([credential(s.name + LONG)]), 'an odd name': lambda s: scram([credential(s.name + 'a,b=ü ')]), 'no salt': lambda s: scram([credential(s.name, Salt=b'')]), 'a long salt': lambda s: scram([credential(s.name, Salt=b's' * 10000)]), 'no salted password': lambda s: scram([credential(s.name, SaltedPassword=b'')]), 'a short salted password': lambda s: scram([credential(s.name, SaltedPassword=b'short')]),
+        'nothing': scram(), 'twice': lambda s: scram([credential(s.name)] * 2), 'both mechanisms': lambda s: scram([credential(s.name), credential(s.name, Mechanism=2)]), 'good and bad': lambda s: scram([credential(s.name), credential(s.name, Mechanism=9)]), 'bad and good': lambda s: scram([credential(s.name, Mechanism=9), credential(s.name)]), 'too few iterations and good': lambda s: scram([credential(s.name, Iterations=1), credential(s.name, Mechanism=2)]), 'one user good, one bad': lambda s: scram([credential(s.name), credential(s.name + '2', Mechanism=0)]),
+        'deletes what is not there': lambda s: scram([], [(s.name, 1)]), 'deletes twice what is not there': lambda s: scram([], [(s.name, 1)] * 2), 'deletes nobody': scram([], [('', 1)]), 'deletes by no mechanism': lambda s: scram([], [(s.name, 9)]), 'sets and deletes what is not there': lambda s: scram([credential(s.name)], [(s.name, 1)]), 'sets, deletes another': lambda s: scram([credential(s.name)], [('nobody', 1)]), 'mechanism 3, set and deleted': lambda s: scram([credential(s.name, Mechanism=3)], [(s.name, 3)]),
+        'and described': [(ME, ME, lambda s: scram([credential(s.name, Iterations=5000)])), APPLIED, ('DescribeUserScramCredentials', 0, whose)], 'again': [(ME, ME, lambda s: scram([credential(s.name)])), (ME, ME, lambda s: scram([credential(s.name, Iterations=6000)])), APPLIED, ('DescribeUserScramCredentials', 0, whose)], 'the other mechanism too': [(ME, ME, lambda s: scram([credential(s.name)])), (ME, ME, lambda s: scram([credential(s.name, Mechanism=2)])), APPLIED, ('DescribeUserScramCredentials', 0, whose)],
+        'and deleted': [(ME, ME, lambda s: scram([credential(s.name)])), (ME, ME, lambda s: scram([], [(s.name, 2)])), (ME, ME, lambda s: scram([credential(s.name)], [(s.name, 1)])), (ME, ME, lambda s: scram([], [(s.name, 1)])), APPLIED, (ME, ME, lambda s: scram([], [(s.name, 1)])), ('DescribeUserScramCredentials', 0, whose)],
     }),
     API('DescribeUserScramCredentials', {'Users': None}, cases={'none named': {'Users': []}, 'unknown': {'Users': [{'Name': 'x'}]}, 'twice': {'Users': [{'Name': 'x'}] * 2}, 'empty': {'Users': [{'Name': ''}]}}),
 ]

@@ -1,6 +1,6 @@
 //! What the cluster agreed on about who may do what, and how much: client quotas, which brokers enforce, and what
-//! nothing acts upon yet: users with SCRAM passwords, access control entries and delegation tokens. Those come with a
-//! directory that Apache Kafka wrote, and must not be lost for that.
+//! nothing acts upon yet: users with SCRAM passwords, access control entries and delegation tokens. The latter two come
+//! with a directory that Apache Kafka wrote, and must not be lost for that.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -156,6 +156,8 @@ for_controller! {
     AlterPartitionRequest 3 alter_partition |it| it.error_code;
     AssignReplicasToDirsRequest 0 assign_replicas_to_dirs |it| it.error_code;
     AlterClientQuotasRequest 1 alter_client_quotas |it| it.entries.first().map_or(0, |entry| entry.error_code);
+    AlterUserScramCredentialsRequest 0 alter_user_scram_credentials
+        |it| it.results.first().map_or(0, |result| result.error_code);
     UnregisterBrokerRequest 0 unregister_broker |it| it.error_code;
     UpdateFeaturesRequest 2 update_features |it| it.error_code;
     ElectLeadersRequest 2 elect_leaders |it| it.error_code;

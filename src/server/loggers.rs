@@ -182,7 +182,6 @@ mod tests {
             name: name.to_owned(),
             config_operation: operation,
             value: value.map(str::to_owned),
-            ..Default::default()
         }
     }
 

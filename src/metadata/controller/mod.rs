@@ -18,6 +18,7 @@ mod partition_reassignments;
 mod placement;
 mod producer_ids;
 mod reassignment;
+mod scram_credentials;
 mod update_features;
 
 use std::collections::BTreeMap;
@@ -41,6 +42,7 @@ pub use partition_reassignments::{
     alter_partition_reassignments, list_partition_reassignments, refuse_reassignments,
 };
 pub use producer_ids::{PRODUCER_ID_BLOCK_LEN, allocate_producer_ids};
+pub use scram_credentials::alter_user_scram_credentials;
 pub use update_features::update_features;
 
 /// What a decision depends on beside the request and the image.

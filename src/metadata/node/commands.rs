@@ -1,6 +1,7 @@
 //! What can be asked of the active controller: one method a request. Each returns when this node's image has
 //! what the request changed.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +14,9 @@ use klamm_protocol::messages::alter_configs::{self, AlterConfigsRequest, AlterCo
 use klamm_protocol::messages::alter_partition::{AlterPartitionRequest, AlterPartitionResponse};
 use klamm_protocol::messages::alter_partition_reassignments::{
     AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse,
+};
+use klamm_protocol::messages::alter_user_scram_credentials::{
+    AlterUserScramCredentialsRequest, AlterUserScramCredentialsResponse, AlterUserScramCredentialsResult,
 };
 use klamm_protocol::messages::assign_replicas_to_dirs::{
     AssignReplicasToDirsRequest, AssignReplicasToDirsResponse,
@@ -250,6 +254,26 @@ impl Decisions<'_> {
                 entity,
             });
             AlterClientQuotasResponse { entries: refused.collect(), ..Default::default() }
+        })
+    }
+
+    /// AlterUserScramCredentials.
+    pub async fn alter_user_scram_credentials(
+        &self,
+        request: AlterUserScramCredentialsRequest,
+    ) -> AlterUserScramCredentialsResponse {
+        let removed = request.deletions.iter().map(|deletion| deletion.name.clone());
+        let users: BTreeSet<String> =
+            removed.chain(request.upsertions.iter().map(|upsertion| upsertion.name.clone())).collect();
+        let decided =
+            self.submit(move |image, _| controller::alter_user_scram_credentials(image, &request)).await;
+        decided.unwrap_or_else(|error| {
+            let refused = users.into_iter().map(|user| AlterUserScramCredentialsResult {
+                user,
+                error_code: error.code(),
+                error_message: Some(error.to_string()),
+            });
+            AlterUserScramCredentialsResponse { results: refused.collect(), ..Default::default() }
         })
     }
 

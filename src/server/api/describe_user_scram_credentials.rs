@@ -1,5 +1,5 @@
-//! DescribeUserScramCredentials (key 50), version 0 (KIP-554): which mechanisms a user has a password for. Those that
-//! came with an adopted directory are kept; nothing signs in with them yet.
+//! DescribeUserScramCredentials (key 50), version 0 (KIP-554): which mechanisms a user has a password for. Nothing
+//! signs in with them yet: no listener asks for any.
 
 use std::collections::BTreeMap;
 

@@ -10,6 +10,7 @@ mod alter_configs;
 mod alter_partition;
 mod alter_partition_reassignments;
 mod alter_replica_log_dirs;
+mod alter_user_scram_credentials;
 mod api_versions;
 mod assign_replicas_to_dirs;
 mod broker_heartbeat;
@@ -246,6 +247,12 @@ pub(crate) static TABLE: &[Entry] = &[
         0..=0,
         describe_user_scram_credentials,
         DescribeUserScramCredentialsRequest
+    ),
+    row!(
+        Serial AlterUserScramCredentials,
+        0..=0,
+        alter_user_scram_credentials,
+        AlterUserScramCredentialsRequest
     ),
     row!(Serial DescribeQuorum, 0..=2, describe_quorum, DescribeQuorumRequest),
     row!(Serial UpdateFeatures, 0..=2, update_features, UpdateFeaturesRequest),
