@@ -206,7 +206,7 @@ def judge(topics, rounds):
 
 def each_is_there_once(topic, seconds):
     """Nothing is lost or out of order, and all stands where it was acknowledged. Nothing stands there twice but what a producer
-    has written again under a later epoch, as librdkafka does (its issue 4953): where a request comes after one that was refused, it
+    has written again under a later epoch, as librdkafka does (librdkafka#4953): where a request comes after one that was refused, it
     is out of order, and librdkafka then raises its epoch and sends all that it has no answer for again, to all partitions."""
     equal(len(acknowledged[topic]), len(sent[topic]), f"acknowledged of {topic}")
     following, places, again = {p: p for p in range(PARTITIONS)}, {}, 0
