@@ -332,6 +332,10 @@ APIS = [
         'another cluster': {'ClusterId': 'other', 'NodeId': 1}, 'this cluster': {'ClusterId': lambda s: s.cluster, 'NodeId': 1}, 'this cluster, another node': {'ClusterId': lambda s: s.cluster, 'NodeId': 2},
         'a cluster without a node': {'ClusterId': 'other'}, 'a node without a cluster': {'NodeId': 1},
     }),
+    # before others have made so many topics that it takes pages
+    API('DescribeTopicPartitions', {'Topics': [{'Name': 'plain'}]}, cases={
+        'all': {'Topics': []}, 'unknown': {'Topics': [{'Name': 'no-such'}]}, 'bad name': {'Topics': [{'Name': 'a b'}]}, 'empty name': {'Topics': [{'Name': ''}]}, 'twice': {'Topics': [{'Name': 'plain'}] * 2}, 'two': {'Topics': [{'Name': 'plain'}, {'Name': 'empty'}]}, **{f'limit {n}': {'ResponsePartitionLimit': n} for n in (0, 1, -1, 2)}, 'two, limit 1': {'Topics': [{'Name': 'plain'}, {'Name': 'empty'}], 'ResponsePartitionLimit': 1}, 'cursor': {'Cursor': {'TopicName': 'plain', 'PartitionIndex': 1}}, 'cursor beyond': {'Cursor': {'TopicName': 'plain', 'PartitionIndex': 9}}, 'cursor negative': {'Cursor': {'TopicName': 'plain', 'PartitionIndex': -1}}, 'cursor at another topic': {'Topics': [{'Name': 'plain'}, {'Name': 'empty'}], 'Cursor': {'TopicName': 'f', 'PartitionIndex': 0}}, 'cursor at an unknown topic': {'Cursor': {'TopicName': 'zzz', 'PartitionIndex': 0}}, 'consumer offsets': {'Topics': [{'Name': '__consumer_offsets'}], 'ResponsePartitionLimit': 1},
+    }),
     API('Metadata', {'Topics': [{'Name': 'plain'}], 'AllowAutoTopicCreation': False}, skip={'TopicId', 'Name'}, cases={
         'all topics': {'Topics': None}, 'no topics': {'Topics': []}, 'two, one unknown': {'Topics': [{'Name': 'plain'}, {'Name': own}]}, 'twice': {'Topics': [{'Name': 'plain'}, {'Name': 'plain'}]},
         'authorized operations': {'IncludeClusterAuthorizedOperations': True, 'IncludeTopicAuthorizedOperations': True},
@@ -539,9 +543,6 @@ APIS = [
     }, skip={'Topics'}),
     API('DescribeCluster', {'IncludeClusterAuthorizedOperations': False, 'EndpointType': 1}, cases={'operations': {'IncludeClusterAuthorizedOperations': True}, 'controllers': {'EndpointType': 2}, 'endpoint 0': {'EndpointType': 0}, 'fenced too': {'IncludeFencedBrokers': True}}),
     API('ListConfigResources', {'ResourceTypes': []}, cases={f'type {t}': {'ResourceTypes': [t]} for t in (0, 1, 2, 4, 8, 16, 32, 99, -1)}),
-    API('DescribeTopicPartitions', {'Topics': [{'Name': 'plain'}]}, cases={
-        'all': {'Topics': []}, 'unknown': {'Topics': [{'Name': 'no-such'}]}, 'bad name': {'Topics': [{'Name': 'a b'}]}, 'empty name': {'Topics': [{'Name': ''}]}, 'twice': {'Topics': [{'Name': 'plain'}] * 2}, 'two': {'Topics': [{'Name': 'plain'}, {'Name': 'empty'}]}, **{f'limit {n}': {'ResponsePartitionLimit': n} for n in (0, 1, -1, 2)}, 'two, limit 1': {'Topics': [{'Name': 'plain'}, {'Name': 'empty'}], 'ResponsePartitionLimit': 1}, 'cursor': {'Cursor': {'TopicName': 'plain', 'PartitionIndex': 1}}, 'cursor beyond': {'Cursor': {'TopicName': 'plain', 'PartitionIndex': 9}}, 'cursor negative': {'Cursor': {'TopicName': 'plain', 'PartitionIndex': -1}}, 'cursor at another topic': {'Topics': [{'Name': 'plain'}, {'Name': 'empty'}], 'Cursor': {'TopicName': 'f', 'PartitionIndex': 0}}, 'cursor at an unknown topic': {'Cursor': {'TopicName': 'zzz', 'PartitionIndex': 0}}, 'consumer offsets': {'Topics': [{'Name': '__consumer_offsets'}], 'ResponsePartitionLimit': 1},
-    }),
     API('DescribeAcls', {'ResourceTypeFilter': 1, 'ResourceNameFilter': None, 'PatternTypeFilter': 1, 'PrincipalFilter': None, 'HostFilter': None, 'Operation': 1, 'PermissionType': 1}),
     API('CreateAcls', {'Creations': [ACL]}, cases={'none': {'Creations': []}, 'two': {'Creations': [ACL, ACL]}}),
     API('DeleteAcls', {'Filters': [ACL_FILTER]}, cases={'none': {'Filters': []}, 'two': {'Filters': [ACL_FILTER, ACL_FILTER]}}),

@@ -6,9 +6,11 @@
     differential.py --record VERSION      ask Apache Kafka VERSION (4.4.0, or 2.8.2 for the versions that 4.x dropped)
                                           and write golden-VERSION.jsonl; with --bootstrap one that runs already
     --port N  the port for a broker that is started here   --all  print every difference, also the accepted ones
+    --accept  write accepted.tsv: each field of each case that differs and has a reason
 
 What may differ is in two places: engine.masked (ids, times, addresses, the words of messages) and differences.md, one
-row an accepted difference with its reason; a row that nothing needs any more is an error too.
+row a reason with patterns for the cases and fields that it explains. What a pattern covers counts only where accepted.tsv
+names it: that file has no patterns. A row or a line that nothing needs any more is an error too.
 """
 import argparse, collections, fnmatch, json, os, pathlib, re, socket, subprocess, sys, tempfile, time
 import engine
@@ -272,14 +274,45 @@ class Accepted:
         return [row for i, row in enumerate(self.rows) if i not in self.used]
 
 
-def compare(golden, told, everything, partial):
-    accepted, found, open_ = Accepted(HERE / 'differences.md'), collections.OrderedDict(), 0
+class Listed:
+    """The lines of accepted.tsv: API, versions, case, field."""
+
+    PATH = HERE / 'accepted.tsv'
+
+    def __init__(self):
+        self.known, self.seen = set(), {}
+        for line in self.PATH.read_text().splitlines() if self.PATH.exists() else ():
+            api, versions, case, field = line.split('\t')
+            self.known.update((api, version, case, field) for version in unspan(versions))
+
+    def holds(self, *difference):
+        self.seen[difference] = None
+        return difference in self.known
+
+    def unused(self):
+        return self.grouped(sorted(self.known - self.seen.keys()))
+
+    def write(self):
+        self.PATH.write_text(''.join('\t'.join(line) + '\n' for line in self.grouped(self.seen)))
+
+    @staticmethod
+    def grouped(differences):
+        lines = {}
+        for api, version, case, field in differences:
+            lines.setdefault((api, case, field), []).append(version)
+        return [(api, spans(versions), case, field) for (api, case, field), versions in lines.items()]
+
+
+def compare(golden, told, everything, partial, accept):
+    accepted, listed, found, open_ = Accepted(HERE / 'differences.md'), Listed(), collections.OrderedDict(), 0
     for key, answers in told.items():
         if key not in golden:
             found.setdefault((key[0], key[1], '', 'nothing recorded', '', None), []).append(key[2])
             continue
         for field, kafka, klamm in differences(golden[key], answers):
             reason = accepted.reason(key[0], key[1], key[2], field)
+            if reason is not None and not listed.holds(key[0], key[2], key[1], field) and not accept:
+                reason = None
             if reason is None or everything:
                 found.setdefault((key[0], key[1], field, json.dumps(kafka), json.dumps(klamm), reason), []).append(key[2])
     for (api, case, field, kafka, klamm, reason), versions in found.items():
@@ -291,8 +324,13 @@ def compare(golden, told, everything, partial):
     unused = [] if partial else accepted.unused()
     for row in unused:
         print('differences.md accepts what does not differ:', ' | '.join(row))
-    print(f'{len(told)} requests with {sum(map(len, told.values()))} answers compared; {open_} differences; {len(accepted.used)} accepted rows')
-    return not open_ and not missing and not unused
+    if accept:
+        listed.write()
+    absent = [] if partial or accept else listed.unused()
+    for line in absent[:40]:
+        print('accepted.tsv names what does not differ:', *line)
+    print(f'{len(told)} requests with {sum(map(len, told.values()))} answers compared; {open_} differences; {len(accepted.used)} reasons for {len(listed.seen)} accepted ones')
+    return not open_ and not missing and not unused and not absent
 
 
 def offered(broker):
@@ -329,8 +367,11 @@ def main():
     arguments.add_argument('--record')
     arguments.add_argument('--port', type=int, default=24510)
     arguments.add_argument('--all', action='store_true')
+    arguments.add_argument('--accept', action='store_true')
     arguments.add_argument('parts', nargs='*')
     a = arguments.parse_args()
+    if a.accept and a.parts:
+        arguments.error('--accept is of all cases')
     begin = time.time()
     chosen = lambda api, case: not a.parts or any(part in f'{api} {case}' for part in a.parts)
     with tempfile.TemporaryDirectory(prefix='klamm-wire-') as folder:
@@ -359,7 +400,7 @@ def main():
             if process:
                 process.terminate()
                 process.wait()
-        good = compare(golden, told, a.all, bool(a.parts))
+        good = compare(golden, told, a.all, bool(a.parts), a.accept)
         for line in uncovered:
             print(line)
             good = False
