@@ -10,34 +10,48 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// What is logged where nobody says otherwise. The quorum's library speaks of each of its steps, and of each message
-/// to a member that is down.
-const LOG_FILTER: &str = "info,openraft=error";
+/// The quorum's library, which speaks of each of its steps, and of each message to a member that is down: it logs errors
+/// alone where nobody names it.
+const QUORUM_LOGGER: &str = "openraft";
 
 /// Logs to stderr, so that stdout holds the start line alone. `KLAMM_LOG` says how much, as `debug` or
 /// `klamm_server=debug,warn`; what is returned changes it.
 pub(crate) fn to_stderr() -> Arc<Loggers> {
     let asked = std::env::var("KLAMM_LOG").unwrap_or_default();
-    let (filter, handle) = reload::Layer::new(Targets::new());
+    let (levels, unreadable) = levels_of(&asked);
+    let (filter, handle) = reload::Layer::new(targets(&levels));
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal());
     tracing_subscriber::registry().with(filter).with(lines).init();
+    for part in unreadable {
+        tracing::warn!(
+            "KLAMM_LOG={asked}: {part} is neither a level nor a part's level, as klamm_server=debug; the levels are off, \
+             error, warn, info, debug, trace"
+        );
+    }
     let apply = move |levels: &BTreeMap<String, LogLevel>| {
         // It fails only where logging is over, at the end of the process.
         let _ = handle.reload(targets(levels));
     };
-    Arc::new(Loggers::new(levels_of(&asked), Box::new(apply)))
+    Arc::new(Loggers::new(levels, Box::new(apply)))
 }
 
-/// The loggers that have a level of their own at start. What cannot be read counts as not said.
-fn levels_of(asked: &str) -> Vec<(String, LogLevel)> {
-    let parsed = asked.parse::<Targets>().ok().filter(|_| !asked.trim().is_empty());
-    let targets = parsed.unwrap_or_else(|| LOG_FILTER.parse().expect("it is what the library reads"));
-    // Who names loggers alone wants no others.
-    let root = targets.default_level().unwrap_or(LevelFilter::OFF);
-    let own = targets.iter().map(|(target, level)| (target.replace("::", "."), level_of(level)));
-    own.chain([(ROOT_LOGGER.to_owned(), level_of(root))]).collect()
+/// The levels at start, and which words of `KLAMM_LOG` could not be read: the default, and over it what was asked for.
+fn levels_of(asked: &str) -> (BTreeMap<String, LogLevel>, Vec<&str>) {
+    let default = [(ROOT_LOGGER, LogLevel::Info), (QUORUM_LOGGER, LogLevel::Error)];
+    let mut levels = BTreeMap::from(default.map(|(logger, level)| (logger.to_owned(), level)));
+    let mut unreadable = Vec::new();
+    for part in asked.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+        let (logger, level) = part.split_once('=').unwrap_or((ROOT_LOGGER, part));
+        match level.parse() {
+            Ok(filter) if !logger.is_empty() && !level.is_empty() => {
+                levels.insert(logger.replace("::", "."), level_of(filter));
+            }
+            _ => unreadable.push(part),
+        }
+    }
+    (levels, unreadable)
 }
 
 fn targets(levels: &BTreeMap<String, LogLevel>) -> Targets {
@@ -70,21 +84,30 @@ mod tests {
 
     #[test]
     fn klamm_log_says_who_logs_how_much() {
-        let levels = |asked| BTreeMap::from_iter(levels_of(asked));
-        let of = |pairs: &[(&str, LogLevel)]| -> BTreeMap<String, LogLevel> {
-            pairs.iter().map(|(logger, level)| (logger.to_string(), *level)).collect()
+        let default = [("openraft", LogLevel::Error), ("root", LogLevel::Info)];
+        let read = |asked: &str, changes: &[(&str, LogLevel)]| {
+            let (levels, unreadable) = levels_of(asked);
+            let all = default.iter().chain(changes);
+            let wanted = BTreeMap::from_iter(all.map(|(logger, level)| (logger.to_string(), *level)));
+            assert_eq!((levels, unreadable), (wanted, Vec::new()), "{asked}");
         };
-        let default = of(&[("root", LogLevel::Info), ("openraft", LogLevel::Error)]);
-        for nothing in ["", " ", "a=loud", "a=b=c"] {
-            assert_eq!(levels(nothing), default, "{nothing}");
+        read("", &[]);
+        read(" , ", &[]);
+        read("debug", &[("root", LogLevel::Debug)]);
+        read("klamm_server=debug, warn", &[("root", LogLevel::Warn), ("klamm_server", LogLevel::Debug)]);
+        read("klamm_server::api=WARN", &[("klamm_server.api", LogLevel::Warn)]);
+        read("off,openraft=trace", &[("root", LogLevel::Off), ("openraft", LogLevel::Trace)]);
+    }
+
+    /// Whoever mistypes a level must not be left without errors in the log.
+    #[test]
+    fn what_cannot_be_read_is_told_and_changes_nothing() {
+        for asked in ["warning", "klamm_server", "a=b=c", "a=", "=debug", "klamm_server=loud"] {
+            let (levels, unreadable) = levels_of(asked);
+            assert_eq!((levels, unreadable), (levels_of("").0, vec![asked]));
         }
-        assert_eq!(levels("debug"), of(&[("root", LogLevel::Debug)]));
-        let mixed = of(&[("root", LogLevel::Warn), ("klamm_server", LogLevel::Debug)]);
-        assert_eq!(levels("klamm_server=debug,warn"), mixed);
-        let module = of(&[("root", LogLevel::Off), ("klamm_server.api", LogLevel::Warn)]);
-        assert_eq!(levels("klamm_server::api=warn"), module);
-        let alone = of(&[("root", LogLevel::Off), ("klamm_server", LogLevel::Trace)]);
-        assert_eq!(levels("klamm_server"), alone);
+        assert_eq!(levels_of("loud,debug").1, ["loud"]);
+        assert_eq!(levels_of("loud,debug").0["root"], LogLevel::Debug);
     }
 
     /// A module whose name begins as another's is not in it.

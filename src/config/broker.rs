@@ -144,10 +144,8 @@ broker_config! {
     add_partitions_to_txn_retry_backoff_ms: i32 = "add.partitions.to.txn.retry.backoff.ms";
     broker_session_timeout_ms: i32 = "broker.session.timeout.ms";
     connections_max_idle_ms: i64 = "connections.max.idle.ms";
-    controller_quorum_election_backoff_max_ms: i32 = "controller.quorum.election.backoff.max.ms";
     controller_quorum_election_timeout_ms: i32 = "controller.quorum.election.timeout.ms";
     controller_quorum_fetch_timeout_ms: i32 = "controller.quorum.fetch.timeout.ms";
-    controller_quorum_request_timeout_ms: i32 = "controller.quorum.request.timeout.ms";
     controller_quota_window_num: i32 = "controller.quota.window.num";
     controller_quota_window_size_seconds: i32 = "controller.quota.window.size.seconds";
     default_replication_factor: i32 = "default.replication.factor";
@@ -166,18 +164,13 @@ broker_config! {
     log_cleaner_io_max_bytes_per_second: f64 = "log.cleaner.io.max.bytes.per.second";
     log_cleaner_threads: i32 = "log.cleaner.threads";
     klamm_flush_policy: FlushPolicy = "klamm.flush.policy";
-    log_flush_offset_checkpoint_interval_ms: i32 = "log.flush.offset.checkpoint.interval.ms";
     log_flush_scheduler_interval_ms: i64 = "log.flush.scheduler.interval.ms";
-    log_flush_start_offset_checkpoint_interval_ms: i32 = "log.flush.start.offset.checkpoint.interval.ms";
     log_retention_check_interval_ms: i64 = "log.retention.check.interval.ms";
     max_connections: i32 = "max.connections";
     max_connections_per_ip: i32 = "max.connections.per.ip";
     max_incremental_fetch_session_cache_slots: i32 = "max.incremental.fetch.session.cache.slots";
     max_request_partition_size_limit: i32 = "max.request.partition.size.limit";
     metadata_log_max_record_bytes_between_snapshots: i64 = "metadata.log.max.record.bytes.between.snapshots";
-    metadata_log_max_snapshot_interval_ms: i64 = "metadata.log.max.snapshot.interval.ms";
-    num_io_threads: i32 = "num.io.threads";
-    num_network_threads: i32 = "num.network.threads";
     num_partitions: i32 = "num.partitions";
     num_recovery_threads_per_data_dir: i32 = "num.recovery.threads.per.data.dir";
     num_replica_fetchers: i32 = "num.replica.fetchers";
@@ -186,7 +179,6 @@ broker_config! {
     offsets_load_buffer_size: i32 = "offsets.load.buffer.size";
     offsets_retention_check_interval_ms: i64 = "offsets.retention.check.interval.ms";
     offsets_retention_minutes: i32 = "offsets.retention.minutes";
-    offsets_topic_compression_codec: i32 = "offsets.topic.compression.codec";
     offsets_topic_num_partitions: i32 = "offsets.topic.num.partitions";
     offsets_topic_replication_factor: i16 = "offsets.topic.replication.factor";
     offsets_topic_segment_bytes: i32 = "offsets.topic.segment.bytes";
@@ -204,10 +196,7 @@ broker_config! {
     replica_lag_time_max_ms: i64 = "replica.lag.time.max.ms";
     replica_socket_timeout_ms: i32 = "replica.socket.timeout.ms";
     request_timeout_ms: i32 = "request.timeout.ms";
-    socket_listen_backlog_size: i32 = "socket.listen.backlog.size";
-    socket_receive_buffer_bytes: i32 = "socket.receive.buffer.bytes";
     socket_request_max_bytes: i32 = "socket.request.max.bytes";
-    socket_send_buffer_bytes: i32 = "socket.send.buffer.bytes";
     transaction_abort_timed_out_transaction_cleanup_interval_ms: i32 =
         "transaction.abort.timed.out.transaction.cleanup.interval.ms";
     transaction_max_timeout_ms: i32 = "transaction.max.timeout.ms";
@@ -386,6 +375,7 @@ mod tests {
         "port",
         "process.roles",
         "replica.alter.log.dirs.io.max.bytes.per.second",
+        "replica.selector.class",
         "security.inter.broker.protocol",
     ];
 
@@ -412,6 +402,24 @@ mod tests {
                 "{name} gives an acted-on topic key its default"
             );
         }
+    }
+
+    /// What is read and changes nothing all the same: Klamm's LZ4 has one level.
+    const READ_IN_VAIN: &[&str] = &["compression.lz4.level"];
+
+    /// A key that is read and said to be without effect would be warned of where it works.
+    #[test]
+    fn every_key_that_is_read_is_said_to_be_acted_on() {
+        let read_of_topics = include_str!("topic.rs").split("#[cfg(test)]").next().unwrap();
+        let quoted = |name: &str| read_of_topics.contains(&format!("\"{name}\""));
+        let of_brokers = table::broker_keys().iter();
+        let of_brokers =
+            of_brokers.filter(|key| PLAIN_KEYS.contains(&key.name) || OTHER_KEYS.contains(&key.name));
+        let of_topics = table::topic_keys().iter().filter(|key| quoted(key.name));
+        let silent: Vec<&str> =
+            of_brokers.chain(of_topics).filter(|key| !key.acted_on).map(|key| key.name).collect();
+        let silent: Vec<&str> = silent.into_iter().filter(|name| !READ_IN_VAIN.contains(name)).collect();
+        assert_eq!(silent, [""; 0]);
     }
 
     #[test]

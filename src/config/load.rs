@@ -151,7 +151,7 @@ impl Loading {
             source_of_value: self.source(key),
             key: key.to_owned(),
             found: self.value(key).filter(|_| !secret),
-            problem: problem.into(),
+            problem: problem.into() + comment_hint(self.value(key).as_deref()),
         });
     }
 
@@ -332,6 +332,7 @@ impl Loading {
             })
             .collect();
         self.check_listeners_of_roles(&listeners, roles);
+        self.warn_of_missing_controller_listener(&listeners, &controllers, roles);
         let advertised = self.advertised(&listeners);
         let inter_broker = if roles.broker { self.inter_broker_listener(&listeners) } else { String::new() };
         Listeners { listeners, advertised, inter_broker, controllers }
@@ -388,11 +389,19 @@ impl Loading {
             };
             let protocol = found.unwrap_or(SecurityProtocol::Plaintext);
             if found.is_none() {
+                let name = &address.name;
+                let or = match controllers.iter().find(|it| addresses.iter().all(|other| other.name != **it))
+                {
+                    Some(missing) => format!(
+                        "; if it is meant by controller.listener.names={missing}, which no listener is called, \
+                         let both have one name"
+                    ),
+                    None => String::new(),
+                };
                 self.error(
                     "listeners",
                     format!(
-                        "listener {0} has no protocol; add {0}:PLAINTEXT to listener.security.protocol.map",
-                        address.name
+                        "listener {name} has no protocol; add {name}:PLAINTEXT to listener.security.protocol.map{or}"
                     ),
                 );
             } else if protocol != SecurityProtocol::Plaintext {
@@ -542,6 +551,14 @@ fn same_value(kind: Kind, one: &str, other: &str) -> bool {
         Kind::Boolean => one.eq_ignore_ascii_case(other),
         Kind::List => list_items(one) == list_items(other),
         _ => one == other,
+    }
+}
+
+/// In Java's format of properties a comment is a line of its own.
+fn comment_hint(value: Option<&str>) -> &'static str {
+    match value {
+        Some(value) if value.contains(" #") => "; a comment has to stand on a line of its own",
+        _ => "",
     }
 }
 

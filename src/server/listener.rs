@@ -67,8 +67,14 @@ pub struct BindError {
     listener: String,
     address: String,
     error: io::Error,
-    hint: &'static str,
+    hint: String,
 }
+
+/// The key of the listeners for clients and nodes.
+const LISTENERS: &str = "listeners";
+
+/// The key of the listener for metrics and health.
+const HTTP_LISTENER: &str = "klamm.http.listener";
 
 /// How long accepting pauses when the process has no descriptor left.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -84,7 +90,7 @@ pub async fn bind(
     let (_, at_once) = watch::channel(true);
     let mut bound: Vec<Bound> = Vec::new();
     for listener in &config.listeners {
-        for address in addresses(listener, network).await? {
+        for address in addresses(listener, LISTENERS, network).await? {
             // Both loopback addresses of one listener share the port that the first was given.
             let same = bound.iter().find(|other| other.endpoint.name == listener.name);
             let port = if address.port() == 0 {
@@ -99,7 +105,7 @@ pub async fn bind(
                 Err(error) if listener.is_optional && error.kind() == io::ErrorKind::AddrNotAvailable => {
                     continue;
                 }
-                Err(error) => return Err(bind_error(listener, address, error)),
+                Err(error) => return Err(bind_error(listener, LISTENERS, address, error)),
             };
             let port = socket.local_addr().port();
             let advertised = config.advertised_listeners.iter().find(|other| other.name == listener.name);
@@ -131,13 +137,15 @@ pub(crate) async fn bind_http(
     network: &dyn Network,
 ) -> Result<Option<Arc<dyn Listener>>, BindError> {
     let Some(listener) = &config.http_listener else { return Ok(None) };
-    let addresses = addresses(listener, network).await?;
+    let addresses = addresses(listener, HTTP_LISTENER, network).await?;
     let Some(address) = addresses.first().copied() else { return Ok(None) };
-    network.listen(address).map(Some).map_err(|error| bind_error(listener, address, error))
+    network.listen(address).map(Some).map_err(|error| bind_error(listener, HTTP_LISTENER, address, error))
 }
 
+/// The addresses of a listener, which a key's value names.
 async fn addresses(
     listener: &klamm_config::Listener,
+    key: &str,
     network: &dyn Network,
 ) -> Result<Vec<SocketAddr>, BindError> {
     let Some(host) = &listener.host else {
@@ -148,18 +156,25 @@ async fn addresses(
         listener: listener.name.clone(),
         address: format!("{host}:{}", listener.port),
         error,
-        hint: "; the host in `listeners` must be a name or address of this machine",
+        hint: format!("; the host in `{}` must be a name or address of this machine", key),
     })
 }
 
-fn bind_error(listener: &klamm_config::Listener, address: SocketAddr, error: io::Error) -> BindError {
+fn bind_error(
+    listener: &klamm_config::Listener,
+    key: &str,
+    address: SocketAddr,
+    error: io::Error,
+) -> BindError {
     let hint = match error.kind() {
         io::ErrorKind::AddrInUse => {
-            "; another process listens there: stop it, or set another port in `listeners`"
+            format!(
+                "; another process, or another listener of this one, listens there: stop it, or set another port in `{key}`"
+            )
         }
-        io::ErrorKind::AddrNotAvailable => "; the host in `listeners` is no address of this machine",
-        io::ErrorKind::PermissionDenied => "; ports below 1024 need a privilege",
-        _ => "",
+        io::ErrorKind::AddrNotAvailable => format!("; the host in `{key}` is no address of this machine"),
+        io::ErrorKind::PermissionDenied => "; ports below 1024 need a privilege".to_owned(),
+        _ => String::new(),
     };
     BindError { listener: listener.name.clone(), address: address.to_string(), error, hint }
 }
@@ -207,4 +222,30 @@ pub(crate) async fn serve(bound: Bound, context: Arc<Context>, mut stop: Stop) {
         });
     }
     while connections.join_next().await.is_some() {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Who reads it must change the setting that is wrong, and not another.
+    #[tokio::test]
+    async fn a_port_that_is_taken_is_told_with_its_setting() {
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = taken.local_addr().unwrap();
+        let mut config = BrokerConfig::defaults();
+        let listener = klamm_config::Listener {
+            name: "HTTP".to_owned(),
+            host: Some("127.0.0.1".to_owned()),
+            port: address.port(),
+            ..config.listeners[0].clone()
+        };
+        config.http_listener = Some(listener.clone());
+        config.listeners = vec![listener];
+        let (network, (_, is_ready)) = (klamm_io::SystemNetwork, watch::channel(true));
+        let http = bind_http(&config, &network).await.err().unwrap().to_string();
+        assert!(http.contains("another port in `klamm.http.listener`"), "{http}");
+        let clients = bind(&config, &network, &is_ready).await.err().unwrap().to_string();
+        assert!(clients.contains("another port in `listeners`"), "{clients}");
+    }
 }

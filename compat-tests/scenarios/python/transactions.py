@@ -1,4 +1,4 @@
-# scenario: transactions: librdkafka, an old one and a current one: commits, aborts, is fenced, copies exactly once while the broker is killed
+# scenario: librdkafka-transactions: librdkafka, an old one and a current one: commits, aborts, is fenced, copies exactly once while the broker is killed
 # tier: normal
 # limit: 180
 # needs: python-$WITH

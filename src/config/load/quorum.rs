@@ -5,6 +5,7 @@ use klamm_model::NodeId;
 use super::{Listeners, Loading};
 use crate::listeners::{Listener, parse_addresses};
 use crate::roles::{QuorumVoter, Roles};
+use crate::source::Warning;
 use crate::value::list_items;
 
 const VOTERS: &str = "controller.quorum.voters";
@@ -105,6 +106,28 @@ impl Loading {
                 "process.roles is broker only: a listener that stands in controller.listener.names must not stand here",
             );
         }
+    }
+}
+
+impl Loading {
+    /// A controller alone is asked through the listeners for clients, so that a typing error would go unnoticed.
+    pub(super) fn warn_of_missing_controller_listener(
+        &mut self,
+        listeners: &[Listener],
+        controllers: &[String],
+        roles: Roles,
+    ) {
+        if !roles.controller || controllers.is_empty() || listeners.iter().any(|it| it.is_controller) {
+            return;
+        }
+        let (there, key) =
+            (listeners.iter().map(|it| it.name.as_str()).collect::<Vec<_>>(), "controller.listener.names");
+        let message = format!(
+            "{key}={}: no listener has this name; listeners has {}",
+            controllers.join(","),
+            there.join(", ")
+        );
+        self.warnings.push(Warning { source: self.source(key), message });
     }
 }
 

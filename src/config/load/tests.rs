@@ -425,3 +425,26 @@ fn the_listener_of_metrics_is_host_and_port() {
         assert!(told.contains("host:port"), "{wrong}: {told}");
     }
 }
+
+/// A typing error in a name is told as what it is, and not passed over where a node could do without.
+#[test]
+fn a_listener_for_controllers_that_is_not_there_is_told() {
+    let listening = "listeners=PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093\n";
+    assert_eq!(
+        mistakes(&format!("{listening}controller.listener.names=CONTROL\n")),
+        "f:1: listeners=PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093: listener CONTROLLER has no protocol; add \
+         CONTROLLER:PLAINTEXT to listener.security.protocol.map; if it is meant by controller.listener.names=CONTROL, which \
+         no listener is called, let both have one name"
+    );
+    let map = "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT\n";
+    assert_eq!(
+        warnings(&format!("{listening}{map}controller.listener.names=CONTROL\n")),
+        "f:3: controller.listener.names=CONTROL: no listener has this name; listeners has PLAINTEXT, CONTROLLER"
+    );
+}
+
+#[test]
+fn a_comment_behind_a_value_is_told() {
+    let told = mistakes("num.partitions=3 # enough\n");
+    assert!(told.ends_with("; a comment has to stand on a line of its own"), "{told}");
+}
