@@ -10,6 +10,7 @@
 //! - `go`: the scenario's own folder, built; `cargo`: the scenario's own crate, built
 //! - `go-NAME`: scenarios/go/NAME, built, for a scenario in another language: `$GO_PROGRAMS/NAME`
 //! - `spring-VERSION`: clients/spring with that version of Spring Boot
+//! - `connect`: the jars of clients/connect, Kafka Connect with its connectors of files and MirrorMaker 2: `$CONNECT`
 
 use crate::scenario::Scenario;
 use anyhow::{Context, Result, bail};
@@ -31,9 +32,10 @@ pub(crate) fn prepare(home: &Path, scenarios: &[Scenario]) -> Result<Setup> {
     std::fs::create_dir_all(&setup.cache)?;
     let oracle = home.join("oracle/kafka");
     // Maven waits for the network while cargo and go compile
-    let (from_maven, others): (Vec<_>, Vec<_>) = distinct_needs(scenarios)
-        .into_iter()
-        .partition(|(need, _)| need.starts_with("kafka-") || need.starts_with("spring-"));
+    let (from_maven, others): (Vec<_>, Vec<_>) =
+        distinct_needs(scenarios).into_iter().partition(|(need, _)| {
+            ["kafka", "spring", "connect"].contains(&need.split('-').next().unwrap_or_default())
+        });
     let lane = |needs: Vec<(&str, &Scenario)>| -> Result<()> {
         for (need, scenario) in needs {
             let begin = Instant::now();
@@ -104,6 +106,7 @@ impl Setup {
             .env("TOOL_HOST", self.tool_host())
             .env("KAFKA_JARS", self.jars())
             .env("SPRING", &self.cache)
+            .env("CONNECT", self.connect())
             .env("GO_PROGRAMS", self.go_programs())
             .env("CLIENTS", &self.clients);
         command
@@ -121,6 +124,7 @@ impl Setup {
             ("go", name) => self.build_go(&self.clients.join("../scenarios/go").join(name).join("main.go")),
             ("cargo", "") => self.build_cargo(&scenario.file),
             ("spring", version) => self.build_spring(version),
+            ("connect", "") => self.fetch_connect(),
             _ => bail!("the runner knows no such need"),
         }
     }
@@ -275,6 +279,26 @@ impl Setup {
         }
         run(maven.arg(format!("-Dbuild.folder={}", folder.display())).current_dir(&source))?;
         std::fs::write(stamp, "")?;
+        Ok(())
+    }
+}
+
+impl Setup {
+    fn connect(&self) -> PathBuf {
+        self.cache.join(named("connect", &[&self.clients.join("connect/pom.xml")]))
+    }
+
+    fn fetch_connect(&self) -> Result<()> {
+        jdk()?;
+        let folder = self.connect();
+        if folder.join("complete").exists() {
+            return Ok(());
+        }
+        run(Command::new("mvn")
+            .args(["-q", "-B", "dependency:copy-dependencies"])
+            .arg(format!("-DoutputDirectory={}", folder.join("libs").display()))
+            .current_dir(self.clients.join("connect")))?;
+        std::fs::write(folder.join("complete"), "")?;
         Ok(())
     }
 }
