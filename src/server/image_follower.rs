@@ -1,6 +1,8 @@
 //! This node's partitions follow the cluster's metadata: what changed between two images is opened, led, followed,
 //! closed or deleted.
 
+mod making;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,6 +25,8 @@ use crate::partition_table::{LocalTopic, PartitionTable, Table};
 use crate::planted::planted;
 use crate::replica_fetcher::ReplicaFetchers;
 use crate::stop::Stop;
+
+use making::{Opened, Unmade};
 
 /// Up to which metadata offset this node's partitions have followed.
 pub(crate) struct Applied {
@@ -63,6 +67,8 @@ pub(crate) struct Follower {
     /// Those that were made while this node ran, and are to be made here. Others may lie in a log directory that
     /// cannot be used.
     new: BTreeSet<(TopicId, i32)>,
+    /// Those whose logs are made with the next steps.
+    unmade: Unmade,
     /// Woken when a log directory goes offline.
     pub(crate) directory_failed: Arc<Notify>,
     /// When they were tried last, by the monotonic clock; nothing if they are to be tried at once.
@@ -71,13 +77,23 @@ pub(crate) struct Follower {
     pub(crate) recovered: Arc<Notify>,
 }
 
-/// What others are told when the table of partitions is in force.
+/// What came of it that the partitions followed the metadata: what others are told when the table is in force.
 #[derive(Default)]
 struct News {
+    /// Partitions that are on other nodes now, to be deleted here.
+    left: Vec<Arc<Partition>>,
     /// Partitions of the coordinators whose leadership may have changed.
     of_coordinators: Vec<Arc<Partition>>,
     /// Partitions that may have another leader.
     of_leaders: Vec<Arc<Partition>>,
+}
+
+/// A topic of which something may have to be done.
+struct Seen<'a> {
+    topic: &'a Topic,
+    /// What it was when it was followed last; nothing if all of it is to be looked at.
+    before: Option<&'a Topic>,
+    config: TopicConfig,
 }
 
 fn key_of<'a, K, V>(item: &DiffItem<'a, 'a, K, V>) -> &'a K {
@@ -122,6 +138,7 @@ impl Follower {
             last: None,
             unopened: BTreeMap::new(),
             new: BTreeSet::new(),
+            unmade: Unmade::new(),
             directory_failed: Arc::default(),
             tried: None,
             recovered: Arc::default(),
@@ -130,7 +147,8 @@ impl Follower {
     }
 
     /// Opens, leads, follows, closes and deletes what changed between the last image and this one, and tries
-    /// again what could not be opened. Works on the disk, so it runs where it may block.
+    /// again what could not be opened. Works on the disk, so it runs where it may block. Of very many new logs some are
+    /// left for the next call ([`Follower::is_behind`]).
     pub(crate) fn apply(&mut self, image: &Arc<Image>) {
         let now = self.clock.monotonic();
         let retry_is_due = self.tried.is_none_or(|tried| now.saturating_sub(tried) >= RETRY_EVERY);
@@ -141,13 +159,40 @@ impl Follower {
         let brokers = image.brokers.values().filter(|broker| broker.is_active());
         self.followed.active_brokers.replace(brokers.map(|broker| (broker.id, broker.epoch)).collect());
         let mut table: Table = (**self.followed.partitions.load()).clone();
-        let (mut news, mut changes) = (News::default(), Changes::default());
+        let mut news = News::default();
         if let Some(last) = &last {
             self.delete_topics(&mut table, last, image, &mut news);
         }
-        for id in self.to_look_at(last.as_deref(), image, retry_is_due) {
+        let seen = self.look_at(last.as_deref(), image, retry_is_due);
+        let mut opened = self.open_logs(&table, &seen, image.offset);
+        for seen in &seen {
+            self.follow_topic(&mut table, seen, &mut opened, &mut news);
+        }
+        let left = std::mem::take(&mut news.left);
+        self.delete_partitions(&left, &mut news);
+        self.note_offline(&mut table);
+        let brokers_changed = last.as_ref().is_none_or(|last| !last.brokers.ptr_eq(&image.brokers));
+        if brokers_changed {
+            table.partitions().for_each(|partition| partition.reconsider_high_watermark());
+        }
+        self.followed.partitions.replace(table);
+        // Coordinators look their partitions up in the table, so they hear of them after it was replaced.
+        news.of_coordinators.iter().for_each(|partition| self.followed.coordinators.on_leadership(partition));
+        self.followed.replica_fetchers.leadership_changed(news.of_leaders);
+        self.applied.send_replace(self.followed_up_to(image.offset));
+    }
+
+    /// The topics of which something may have to be done, and what they were before.
+    fn look_at<'a>(
+        &mut self,
+        last: Option<&'a Image>,
+        image: &'a Image,
+        retry_is_due: bool,
+    ) -> Vec<Seen<'a>> {
+        let (mut seen, mut changes) = (Vec::new(), Changes::default());
+        for id in self.to_look_at(last, image, retry_is_due) {
             let Some(topic) = image.topic(id) else { continue };
-            let before = last.as_ref().and_then(|last| last.topic(id)).map(|topic| &**topic);
+            let before = last.and_then(|last| last.topic(id)).map(|topic| &**topic);
             if let Some(before) = before {
                 self.followed.elections.count(before, topic, &mut changes);
             }
@@ -157,26 +202,15 @@ impl Follower {
                 self.new.extend(new.filter_map(|index| Some((id, i32::try_from(index).ok()?))));
             }
             let config = topic_config(image, &topic.name, self.node_id, &self.static_config);
-            let is_configured =
-                last.as_ref().is_some_and(|last| !self.has_other_config(last, image, &topic.name));
-            let before = before.filter(|_| is_configured);
-            self.follow_topic(&mut table, topic, before, &config, &mut news);
+            let is_configured = last.is_some_and(|last| !self.has_other_config(last, image, &topic.name));
+            seen.push(Seen { topic, before: before.filter(|_| is_configured), config });
         }
         changes.tell();
-        self.note_offline(&mut table);
-        let brokers_changed = last.is_none_or(|last| !last.brokers.ptr_eq(&image.brokers));
-        if brokers_changed {
-            table.partitions().for_each(|partition| partition.reconsider_high_watermark());
-        }
-        self.followed.partitions.replace(table);
-        // Coordinators look their partitions up in the table, so they hear of them after it was replaced.
-        news.of_coordinators.iter().for_each(|partition| self.followed.coordinators.on_leadership(partition));
-        self.followed.replica_fetchers.leadership_changed(news.of_leaders);
-        self.applied.send_replace(image.offset);
+        seen
     }
 
-    /// The topics of which something may have to be done: those that changed, and those of which some partition could
-    /// not be opened. Of images that follow each other nearly all is shared, so that little is compared.
+    /// The topics of which something may have to be done: those that changed, and those of which some partition is not
+    /// open. Of images that follow each other nearly all is shared, so that little is compared.
     fn to_look_at(&self, last: Option<&Image>, image: &Image, retry_is_due: bool) -> BTreeSet<TopicId> {
         let Some(last) = last.filter(|last| !self.have_brokers_other_configs(last, image)) else {
             return image.topics.keys().copied().collect();
@@ -191,6 +225,7 @@ impl Follower {
         if retry_is_due {
             found.extend(self.unopened.keys().map(|(topic, _)| *topic));
         }
+        found.extend(self.unmade.keys().map(|(topic, _)| *topic));
         found
     }
 
@@ -208,9 +243,8 @@ impl Follower {
             .diff(&image.topics)
             .filter_map(|item| if let DiffItem::Remove(_, topic) = item { Some(topic.clone()) } else { None })
             .collect();
-        for topic in &gone {
-            self.delete_topic(table, topic, news);
-        }
+        let partitions = gone.iter().flat_map(|topic| self.delete_topic(table, topic)).collect::<Vec<_>>();
+        self.delete_partitions(&partitions, news);
         if !gone.is_empty() {
             let names: Vec<String> = gone.iter().map(|topic| topic.name.to_string()).collect();
             self.followed.coordinators.groups.on_topics_deleted(&names);
@@ -236,7 +270,8 @@ impl Follower {
         }
     }
 
-    fn delete_topic(&mut self, table: &mut Table, topic: &Topic, news: &mut News) {
+    /// Takes a topic out of the table, and returns the partitions that are to be deleted.
+    fn delete_topic(&mut self, table: &mut Table, topic: &Topic) -> Vec<Arc<Partition>> {
         self.delete_unopened(topic);
         self.new.retain(|(id, _)| *id != topic.id);
         // Those whose logs are still being recovered are not in the table.
@@ -244,21 +279,27 @@ impl Follower {
             self.followed.coordinators.on_resigned(&topic.name, index);
         }
         let Some(local) = table.topic(topic.id).cloned() else {
-            return;
+            return Vec::new();
         };
         table.remove(topic.id);
-        local.partitions.values().for_each(|partition| self.delete_partition(partition, news));
+        local.partitions.values().cloned().collect()
     }
 
-    /// Serves a partition no longer, and deletes its log.
-    fn delete_partition(&self, partition: &Arc<Partition>, news: &mut News) {
-        partition.become_follower(&nobody());
-        news.of_leaders.push(partition.clone());
+    /// Serves partitions no longer, and deletes their logs.
+    fn delete_partitions(&self, partitions: &[Arc<Partition>], news: &mut News) {
+        for partition in partitions {
+            partition.become_follower(&nobody());
+            news.of_leaders.push(partition.clone());
+        }
         if planted!(KeepRecreatedLog) {
             return;
         }
-        if let Err(error) = self.store.delete(partition.topic_partition()) {
-            tracing::error!("partition {} was not deleted: {error}", partition.topic_partition());
+        let names: Vec<TopicPartition> =
+            partitions.iter().map(|partition| partition.topic_partition().clone()).collect();
+        for (name, deleted) in names.iter().zip(self.store.delete_all(&names)) {
+            if let Err(error) = deleted {
+                tracing::error!("partition {name} was not deleted: {error}");
+            }
         }
     }
 
@@ -303,15 +344,9 @@ impl Follower {
         }
     }
 
-    /// Follows what changed of a topic since `before`; all of it if there is nothing to compare with.
-    fn follow_topic(
-        &mut self,
-        table: &mut Table,
-        topic: &Topic,
-        before: Option<&Topic>,
-        config: &TopicConfig,
-        news: &mut News,
-    ) {
+    /// Follows what changed of a topic.
+    fn follow_topic(&mut self, table: &mut Table, seen: &Seen<'_>, opened: &mut Opened, news: &mut News) {
+        let topic = seen.topic;
         let mut local = table.topic(topic.id).map_or_else(
             || LocalTopic {
                 name: topic.name.clone(),
@@ -322,8 +357,9 @@ impl Follower {
             |local| (**local).clone(),
         );
         for (state, index) in topic.partitions.iter().zip(0..) {
-            let same = before.and_then(|before| before.partition(index)) == Some(state);
-            if same && !self.unopened.contains_key(&(topic.id, index)) {
+            let opened = opened.remove(&(topic.id, index));
+            let is_left = self.unmade.contains_key(&(topic.id, index));
+            if is_left || (opened.is_none() && self.is_as_before(seen, index)) {
                 continue;
             }
             if !state.replicas.contains(&self.node_id) {
@@ -331,7 +367,7 @@ impl Follower {
                 continue;
             }
             let name = TopicPartition::new(topic.name.clone(), index);
-            match self.follow_partition(local.partitions.get(&index), &name, topic, state, config) {
+            match self.follow_partition(local.partitions.get(&index), &name, seen, state, opened) {
                 Ok(partition) => {
                     if Coordinators::own(&topic.name) {
                         news.of_coordinators.push(partition.clone());
@@ -375,7 +411,7 @@ impl Follower {
         self.followed.coordinators.on_resigned(&topic.name, index);
         if let Some(partition) = local.partitions.remove(&index) {
             tracing::info!("partition {name} is on other nodes now, and its log here is deleted");
-            self.delete_partition(&partition, news);
+            news.left.push(partition);
         } else if self.unopened.remove(&(topic.id, index)).is_some()
             && self.is_of(&name, topic.id)
             && let Err(error) = self.store.delete(&name)
@@ -399,44 +435,15 @@ impl Follower {
         }
     }
 
-    /// The log of a partition. One that an earlier topic of the same name left behind makes room: topic ids
-    /// decide, and that topic was deleted.
-    fn open_log(
-        &self,
-        name: &TopicPartition,
-        topic: &Topic,
-        state: &PartitionState,
-        config: &TopicConfig,
-    ) -> Result<Arc<Log>, StorageError> {
-        // In the place of a disk that was replaced, a follower begins anew: the leader has everything.
-        let has_other_leader = state.leader.is_some_and(|leader| leader != self.node_id);
-        let begins_anew = has_other_leader && self.store.are_directories_online();
-        let create = || match begins_anew || self.new.contains(&(topic.id, name.partition)) {
-            true => self.store.create(name, topic.id, log_config(config)),
-            false => self.store.create_unless_elsewhere(name, topic.id, log_config(config)),
-        };
-        match create() {
-            Err(error) if planted!(KeepRecreatedLog) => self.store.get(name).ok_or(error),
-            Err(error)
-                if self.deletes_strays
-                    && matches!(error.kind, StorageErrorKind::InconsistentTopicId { .. }) =>
-            {
-                tracing::warn!("{error}; that topic was deleted, and so is its log");
-                self.store.delete(name)?;
-                create()
-            }
-            opened => opened,
-        }
-    }
-
     fn follow_partition(
         &self,
         known: Option<&Arc<Partition>>,
         name: &TopicPartition,
-        topic: &Topic,
+        seen: &Seen<'_>,
         state: &PartitionState,
-        config: &TopicConfig,
+        opened: Option<Result<Arc<Log>, StorageError>>,
     ) -> Result<Arc<Partition>, StorageError> {
+        let Seen { topic, config, .. } = seen;
         let (node, index) = (self.node_id, name.partition);
         let settings = PartitionSettings {
             is_throttled_as_leader: config.leader_throttled.holds(index, node),
@@ -450,7 +457,7 @@ impl Follower {
                 partition.clone()
             }
             None => {
-                let log = self.open_log(name, topic, state, config)?;
+                let log = opened.expect("a log was opened for each partition that has none")?;
                 let high_watermark = self.store.high_watermark(name).unwrap_or(0);
                 let clock = self.clock.clone();
                 let partition = Partition::new(topic.id, self.node_id, log, high_watermark, settings, clock)
@@ -494,6 +501,7 @@ pub(crate) async fn follow_images(
         tokio::select! {
             biased;
             () = stop.requested() => return,
+            () = std::future::ready(()), if follower.is_behind() => {}
             changed = images.changed() => if changed.is_err() {
                 failure.send_replace(Some("this node's part of the quorum has ended".to_owned()));
                 return;

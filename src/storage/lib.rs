@@ -45,6 +45,6 @@ pub use planted::PlantedBug;
 pub use producers::{BATCHES_MAX, ProducerBatch, ProducerState};
 pub use segment::FoundOffset;
 pub use store::{
-    DirectoryStatus, FolderContents, Keeper, LoadReport, LogStore, Move, MoveError, PartitionFolder,
-    PlacementError, RecoveryStatus, StoreSettings, UncheckedPartition, identity,
+    DirectoryStatus, FolderContents, Keeper, LoadReport, LogStore, Move, MoveError, PartitionFolder, Past,
+    PlacementError, RecoveryStatus, StoreSettings, UncheckedPartition, Wanted, identity,
 };

@@ -6,6 +6,7 @@ mod duplicates;
 mod foreign;
 mod load;
 mod maintenance;
+mod making;
 mod meta_properties;
 mod moves;
 mod placement;
@@ -35,6 +36,7 @@ use deleting::Undeleted;
 use directory::{Locked, LogDirectory};
 pub use foreign::{FolderContents, PartitionFolder, identity};
 pub use load::LoadReport;
+pub use making::{Past, Wanted};
 pub use meta_properties::Keeper;
 use moves::{Interrupted, Unsettled};
 pub use moves::{Move, MoveError};
@@ -50,9 +52,9 @@ const METADATA_FOLDER: &str = "klamm-metadata";
 /// The longest name of a folder.
 const FOLDER_NAME_MAX: usize = 255;
 
-/// How many logs are closed at once, at the least, unless the settings ask for one thread: each is a handful of syncs, so
-/// that a thousand logs, one after the other, took a quarter of a minute on a busy disk.
-const CLOSING_THREADS: usize = 8;
+/// How many logs are closed or made at once, at the least, unless the settings ask for one thread: each is a handful of
+/// syncs, so that a thousand logs, one after the other, took a quarter of a minute on a busy disk.
+const WAITING_THREADS: usize = 8;
 
 /// What a store needs.
 #[derive(Clone)]
@@ -364,11 +366,7 @@ impl LogStore {
         let logs = self.logs().into_iter().chain(futures).filter(|log| log.is_directory_online());
         let logs: Vec<Arc<Log>> = logs.collect();
         let failed = Mutex::new(Vec::new());
-        let threads = match self.shared.recoveries.threads() {
-            1 => 1,
-            threads => threads.max(CLOSING_THREADS),
-        };
-        side_by_side(threads, &logs, |log| {
+        side_by_side(self.waiting_threads(), &logs, |log| {
             if let Err(error) = log.close() {
                 tracing::error!(partition = %log.topic_partition(), %error, "the log cannot be closed in order");
                 failed.lock().push((log.directory_id(), error));
@@ -383,6 +381,14 @@ impl LogStore {
             directory.mark_clean(&*self.shared.environment.disk, broker_epoch.unwrap_or(-1))?;
         }
         failure
+    }
+
+    /// How many threads work on logs that mostly wait for the disk.
+    fn waiting_threads(&self) -> usize {
+        match self.shared.recoveries.threads() {
+            1 => 1,
+            threads => threads.max(WAITING_THREADS),
+        }
     }
 }
 

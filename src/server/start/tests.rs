@@ -8,6 +8,7 @@ use klamm_io::{Entry, File, OpenMode, SystemClock, SystemNetwork};
 use klamm_model::ErrorCode;
 use klamm_model::topic_name::GROUP_METADATA;
 use klamm_partition::{AppendOptions, Partition};
+use klamm_protocol::messages::create_topics::{CreatableTopic, CreateTopicsRequest};
 use klamm_protocol::messages::delete_records::{
     DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsResponse, DeleteRecordsTopic,
 };
@@ -123,6 +124,32 @@ async fn a_node_whose_partitions_no_longer_follow_has_failed() {
     create(&server, "trap").await;
     let reason = tokio::time::timeout(Duration::from_secs(20), server.failed()).await.unwrap();
     assert!(reason.contains("do not follow"), "{reason}");
+}
+
+/// While the thousands of logs of a new topic were made, no other partition had a new leader.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_logs_of_a_large_topic_are_made_in_parts() {
+    let gated = GatedDisk::of_syncs(SimulatedDisk::new(1), "large-300", "tmp");
+    let server = node(Arc::new(gated.clone())).await;
+    let topic = CreatableTopic {
+        name: "large".to_owned(),
+        num_partitions: 600,
+        replication_factor: 1,
+        ..Default::default()
+    };
+    let request = CreateTopicsRequest { topics: vec![topic], timeout_ms: 10_000, ..Default::default() };
+    let answer = server.context.controller.ask(request, Duration::from_secs(10)).await;
+    assert_eq!(answer.topics[0].error_code, 0, "{:?}", answer.topics[0].error_message);
+    assert!(is_served(&server, "large").await, "the first ones are served while others are made");
+    assert!(server.context.partitions.by_name("large", 300).is_none());
+    let all = tokio::time::timeout(Duration::from_millis(100), server.context.await_applied(10_000)).await;
+    assert!(all.is_err(), "who waits for the topic waits for all of it");
+    gated.open_up();
+    server.context.await_applied(20_000).await;
+    let table = server.context.partitions.load();
+    assert!(table.partitions().filter(|partition| partition.is_leader()).count() >= 600);
+    drop(table);
+    server.stop().await;
 }
 
 /// A kill after a topic's deletion was decided and before its folders were renamed.

@@ -1,5 +1,6 @@
 //! Deleting partitions: their folders get another name at once, and go after `file.delete.delay.ms`.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -28,7 +29,21 @@ impl LogStore {
     /// by [`LogStore::run_maintenance`], and before a partition of that name is made. What lies in a directory that
     /// is offline is a failure too, but hinders nobody from making a partition of that name in another one.
     pub fn delete(&self, tp: &TopicPartition) -> Result<bool, StorageError> {
+        let mut deleted = self.delete_all(std::slice::from_ref(tp));
+        deleted.pop().expect("one was asked for")
+    }
+
+    /// As [`LogStore::delete`], for many, each of which is named once; the results stand in the same order. The new names
+    /// of all are synced together.
+    pub fn delete_all(&self, tps: &[TopicPartition]) -> Vec<Result<bool, StorageError>> {
         let _changing = self.changing.lock();
+        tps.iter().for_each(|tp| self.take_out(tp));
+        let renamed = tps.iter().zip(self.delete_all_again(tps));
+        renamed.map(|(tp, renamed)| renamed.and_then(|was_there| self.check_deleted(tp, was_there))).collect()
+    }
+
+    /// Takes all that there is of a partition out of use.
+    fn take_out(&self, tp: &TopicPartition) {
         self.shared.recoveries.cancel(tp);
         let log = self.shared.logs.write().remove(tp);
         let future = self.shared.futures.write().remove(tp);
@@ -51,7 +66,10 @@ impl LogStore {
         for unopened in unopened {
             self.delete_folder_later(tp, unopened.directory, unopened.folder, 0);
         }
-        let was_there = self.delete_again(tp)?;
+    }
+
+    /// What is left in a directory that is offline is a failure.
+    fn check_deleted(&self, tp: &TopicPartition, was_there: bool) -> Result<bool, StorageError> {
         let left = self.shared.undeleted.lock().get(tp).cloned().unwrap_or_default();
         for directory in &self.shared.directories {
             if left.iter().any(|undeleted| undeleted.directory == directory.id) {
@@ -91,36 +109,58 @@ impl LogStore {
     /// there was one. Those in directories that are offline keep theirs, and are found by the start that finds
     /// the directory mended. The caller holds `changing`.
     pub(super) fn delete_again(&self, tp: &TopicPartition) -> Result<bool, StorageError> {
-        let waiting = self.shared.undeleted.lock().get(tp).cloned().unwrap_or_default();
-        let is_online = |id: Uuid| self.shared.online().any(|directory| directory.id == id);
-        let mut left = waiting.clone();
-        let mut result = Ok(!waiting.is_empty());
-        for undeleted in waiting.iter().filter(|undeleted| is_online(undeleted.directory)) {
-            match self.rename_for_deletion(&undeleted.folder, tp, undeleted.delay_ms) {
-                Ok(()) => left.retain(|other| other.folder != undeleted.folder),
-                Err(_) if !is_online(undeleted.directory) => {}
-                Err(error) => result = Err(error),
-            }
-        }
-        let mut all = self.shared.undeleted.lock();
-        match left.is_empty() {
-            true => all.remove(tp),
-            false => all.insert(tp.clone(), left),
+        let mut deleted = self.delete_all_again(std::slice::from_ref(tp));
+        deleted.pop().expect("one was asked for")
+    }
+
+    /// As [`LogStore::delete_again`], for many: all are renamed, and then the directories synced.
+    fn delete_all_again(&self, tps: &[TopicPartition]) -> Vec<Result<bool, StorageError>> {
+        let waiting = |tp| self.shared.undeleted.lock().get(tp).cloned().unwrap_or_default();
+        let waiting: Vec<Vec<Undeleted>> = tps.iter().map(waiting).collect();
+        let rename = |(tp, waiting): (&TopicPartition, &Vec<Undeleted>)| {
+            let renamed = waiting.iter().map(|one| self.rename_for_deletion(&one.folder, tp, one.delay_ms));
+            renamed.collect::<Vec<_>>()
         };
-        result
+        let renamed: Vec<Vec<Result<(), StorageError>>> = tps.iter().zip(&waiting).map(rename).collect();
+        let mut synced = BTreeMap::new();
+        let mut results = Vec::with_capacity(tps.len());
+        for ((tp, waiting), renamed) in tps.iter().zip(waiting).zip(renamed) {
+            let (mut left, mut result) = (Vec::new(), Ok(!waiting.is_empty()));
+            for (undeleted, renamed) in waiting.into_iter().zip(renamed) {
+                match renamed.and_then(|()| self.sync_parent(&undeleted.folder, &mut synced)) {
+                    Ok(()) => {
+                        tracing::debug!(partition = %tp, folder = %undeleted.folder.display(), "deleted a log");
+                    }
+                    Err(error) => {
+                        if self.shared.online().any(|directory| directory.id == undeleted.directory) {
+                            result = Err(error);
+                        }
+                        left.push(undeleted);
+                    }
+                }
+            }
+            let mut all = self.shared.undeleted.lock();
+            match left.is_empty() {
+                true => all.remove(tp),
+                false => all.insert(tp.clone(), left),
+            };
+            results.push(result);
+        }
+        results
     }
 
     /// Tries the deletions again that failed.
     pub(super) fn delete_undeleted(&self) {
         let _changing = self.changing.lock();
         let undeleted: Vec<TopicPartition> = self.shared.undeleted.lock().keys().cloned().collect();
-        for tp in undeleted {
-            if let Err(error) = self.delete_again(&tp) {
+        for (tp, deleted) in undeleted.iter().zip(self.delete_all_again(&undeleted)) {
+            if let Err(error) = deleted {
                 tracing::error!(partition = %tp, %error, "the partition cannot be deleted");
             }
         }
     }
 
+    /// Gives a folder its new name, which is not synced yet.
     fn rename_for_deletion(
         &self,
         from: &Path,
@@ -128,19 +168,35 @@ impl LogStore {
         delay_ms: i64,
     ) -> Result<(), StorageError> {
         let Environment { disk, clock, random, deletions, .. } = &*self.shared.environment;
-        let parent = from.parent().unwrap_or(from);
-        let to = parent.join(suffixed_name(tp, random_id(&**random), DELETED_FOLDER_SUFFIX));
+        let to = parent_of(from).join(suffixed_name(tp, random_id(&**random), DELETED_FOLDER_SUFFIX));
         match disk.rename(from, &to) {
             Ok(()) => deletions.add_folder(to, clock.now_ms().saturating_add(delay_ms)),
             // An attempt before this one has renamed it, and failed behind that.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(StorageError::io(from, "rename for deletion", &error)),
+            Err(error) => return Err(not_renamed(from, &error)),
         }
-        let failed = |error| StorageError::io(from, "rename for deletion", &error);
-        if !planted!(self.shared.environment, DeleteWithoutSync) {
-            disk.sync_dir(parent).map_err(failed)?;
-        }
-        tracing::debug!(partition = %tp, folder = %from.display(), "deleted a log");
         Ok(())
     }
+
+    /// Syncs the names in the directory of a folder that was renamed, unless that was done or tried already.
+    fn sync_parent(
+        &self,
+        folder: &Path,
+        synced: &mut BTreeMap<PathBuf, io::Result<()>>,
+    ) -> Result<(), StorageError> {
+        if planted!(self.shared.environment, DeleteWithoutSync) {
+            return Ok(());
+        }
+        let (disk, parent) = (&*self.shared.environment.disk, parent_of(folder));
+        let synced = synced.entry(parent.to_owned()).or_insert_with(|| disk.sync_dir(parent));
+        synced.as_ref().map_err(|error| not_renamed(folder, error)).copied()
+    }
+}
+
+fn parent_of(folder: &Path) -> &Path {
+    folder.parent().unwrap_or(folder)
+}
+
+fn not_renamed(folder: &Path, error: &io::Error) -> StorageError {
+    StorageError::io(folder, "rename for deletion", error)
 }

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use klamm_model::{TopicId, TopicPartition, Uuid};
 
@@ -20,11 +19,11 @@ const WISHES_MAX: usize = 10_000;
 #[derive(Default)]
 pub(super) struct Placement {
     /// The directory for a partition that does not exist yet (AlterReplicaLogDirs); memory only, as in Kafka.
-    wishes: BTreeMap<TopicPartition, PathBuf>,
+    pub(super) wishes: BTreeMap<TopicPartition, PathBuf>,
     /// `cordoned.log.dirs`: these get no new partitions (KIP-1066).
-    cordoned: Vec<PathBuf>,
+    pub(super) cordoned: Vec<PathBuf>,
     /// Directories that this node had before its last start and has no more.
-    lost: Vec<Uuid>,
+    pub(super) lost: Vec<Uuid>,
 }
 
 /// Why a directory for a partition is refused.
@@ -55,109 +54,10 @@ pub struct DirectoryStatus {
     pub futures: Vec<Arc<Log>>,
 }
 
-/// Whether a partition may be anywhere already.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Past {
-    None,
-    Unknown,
-}
-
 impl LogStore {
-    /// Opens a log that is to be there, or makes it, in the directory that was asked for with
-    /// [`LogStore::wish`], else in the one with the fewest partitions. A log that belongs to another topic of the
-    /// same name is an error, [`crate::StorageErrorKind::InconsistentTopicId`].
-    pub fn create(
-        &self,
-        tp: &TopicPartition,
-        topic_id: TopicId,
-        config: LogConfig,
-    ) -> Result<Arc<Log>, StorageError> {
-        self.open_or_make(tp, topic_id, config, Past::None)
-    }
-
-    /// As [`LogStore::create`], for a partition that was there before this start. While a log directory is
-    /// offline or lost, it may lie there: a new one would hide its records, and is not made.
-    pub fn create_unless_elsewhere(
-        &self,
-        tp: &TopicPartition,
-        topic_id: TopicId,
-        config: LogConfig,
-    ) -> Result<Arc<Log>, StorageError> {
-        self.open_or_make(tp, topic_id, config, Past::Unknown)
-    }
-
-    fn open_or_make(
-        &self,
-        tp: &TopicPartition,
-        topic_id: TopicId,
-        config: LogConfig,
-        past: Past,
-    ) -> Result<Arc<Log>, StorageError> {
-        let _changing = self.changing.lock();
-        assert!(self.is_loaded.load(Ordering::Acquire), "a store is loaded before partitions are made in it");
-        if self.get(tp).is_none() {
-            self.delete_again(tp)?;
-        }
-        self.open_again(tp, topic_id, &config)?;
-        if let Some(log) = self.get(tp) {
-            log.check_directory("open")?;
-            log.set_topic_id(topic_id)?;
-            log.update_config(config);
-            return Ok(log);
-        }
-        if past == Past::Unknown {
-            self.check_is_nowhere(tp)?;
-        }
-        let directory = self.directory_for(tp)?;
-        if self.shared.directories.iter().any(|directory| directory.checkpoints().name(tp)) {
-            // Offsets of an earlier partition of this name would be taken for those of the new one.
-            self.shared.write_checkpoints()?;
-        }
-        let log = Arc::new(self.make_log(tp, topic_id, directory, config)?);
-        self.shared.logs.write().insert(tp.clone(), log.clone());
-        self.shared.placement.lock().wishes.remove(tp);
-        tracing::debug!(partition = %tp, folder = %log.dir().display(), "made a log");
-        Ok(log)
-    }
-
-    /// Makes the folder of a log with all that belongs to it, or nothing: one without the topic's id would be taken
-    /// for that of any topic of this name.
-    fn make_log(
-        &self,
-        tp: &TopicPartition,
-        topic_id: TopicId,
-        directory: &LogDirectory,
-        config: LogConfig,
-    ) -> Result<Log, StorageError> {
-        let dir = directory.path.join(tp.to_string());
-        let disk = &*self.shared.environment.disk;
-        let failed = |error| StorageError::io(&dir, "make", &error);
-        let was_there = disk.exists(&dir).map_err(failed)?;
-        let open = OpenLog {
-            topic_partition: tp.clone(),
-            directory_id: directory.id,
-            dir: dir.clone(),
-            config,
-            log_start_offset: None,
-            recovery_point: None,
-            cleaned_offset: None,
-            was_clean: false,
-        };
-        let made = disk.create_dir_all(&dir).map_err(failed).and_then(|()| {
-            let log = Log::open(self.shared.environment.clone(), open)?.log;
-            log.set_topic_id(topic_id).inspect_err(|_| log.set_deleted())?;
-            Ok(log)
-        });
-        if made.is_err() && !was_there {
-            // If not even this works, the next attempt finds the folder and goes on with it.
-            let _ = disk.remove_dir_all(&dir);
-        }
-        made
-    }
-
     /// Tries a log again that could not be opened for a reason that passes: a full disk, too many open files. Of
     /// several folders the one of the topic's id is taken, if only one has it.
-    fn open_again(
+    pub(super) fn open_again(
         &self,
         tp: &TopicPartition,
         topic_id: TopicId,
@@ -240,46 +140,6 @@ impl LogStore {
         self.shared.logs.write().insert(tp.clone(), log.clone());
         tracing::info!(partition = %tp, "the log serves again");
         Ok(Some(log))
-    }
-
-    fn check_is_nowhere(&self, tp: &TopicPartition) -> Result<(), StorageError> {
-        if let Some(future) = self.shared.futures.read().get(tp) {
-            let reason = format!(
-                "only a copy of {tp} is there, which a move has begun; if the original is lost, rename it to {tp}"
-            );
-            return Err(StorageError::corrupt(&future.dir(), "open", reason));
-        }
-        let offline = self.shared.health.iter().filter(|health| !health.is_online());
-        let offline = offline.map(|health| health.path().display().to_string());
-        let lost = self.shared.placement.lock().lost.clone();
-        let lost = lost.iter().map(|id| format!("the lost directory with the id {id}"));
-        let places: Vec<String> = offline.chain(lost).collect();
-        if places.is_empty() {
-            return Ok(());
-        }
-        let kind = StorageErrorKind::MaybeElsewhere(places.join(", "));
-        Err(StorageError::new(Path::new(&tp.to_string()), "open", kind))
-    }
-
-    /// Where a new partition goes, as Kafka decides: where it was asked for, else where the fewest are, and of
-    /// those into the first. Cordoned directories are taken only if there is no other.
-    fn directory_for(&self, tp: &TopicPartition) -> Result<&LogDirectory, StorageError> {
-        self.check_directories();
-        let placement = self.shared.placement.lock();
-        let wish = placement.wishes.get(tp);
-        if let Some(wished) = wish.and_then(|wish| self.shared.online().find(|one| one.path == *wish)) {
-            return Ok(wished);
-        }
-        let (logs, futures) = (self.shared.logs.read(), self.shared.futures.read());
-        let all = || logs.values().chain(futures.values());
-        let count = |directory: &LogDirectory| all().filter(|log| log.directory_id() == directory.id).count();
-        let rank =
-            |directory: &&LogDirectory| (placement.cordoned.contains(&directory.path), count(directory));
-        let chosen = self.shared.online().min_by_key(rank);
-        chosen.ok_or_else(|| {
-            let failure = self.shared.health.iter().find_map(|health| health.failure());
-            failure.cloned().expect("a directory that is not online has failed")
-        })
     }
 
     /// Looks whether the directories are still there: one whose file system was taken away gives no error of the

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use klamm_io::{Disk, SystemClock, SystemDisk, SystemRandom};
 use klamm_model::{NodeId, TopicPartition, Uuid};
-use klamm_storage::{LogConfig, LogStore, StorageErrorKind, StoreSettings};
-use klamm_testing::SimulatedDisk;
+use klamm_storage::{LogConfig, LogStore, Past, StorageErrorKind, StoreSettings, Wanted};
+use klamm_testing::{Failure, Fault, GatedDisk, OperationKind, SimulatedDisk};
 
 use crate::support::*;
 
@@ -231,4 +231,92 @@ fn a_store_that_never_loaded_leaves_everything_as_it_is() {
     drop(store);
     let store = open(&disk, &small());
     assert_eq!((store.report.recovered_logs, store.log().log_start_offset()), (0, 30));
+}
+
+fn wanted(partitions: std::ops::Range<i32>) -> Vec<Wanted> {
+    let wanted = |index| Wanted {
+        topic_partition: TopicPartition::new("t", index),
+        topic_id: TOPIC_ID,
+        config: small(),
+        past: Past::None,
+    };
+    partitions.map(wanted).collect()
+}
+
+/// The logs of a topic were made one after the other: with thousands of partitions, each of which waits for the disk, that
+/// took many seconds.
+#[test]
+fn a_log_that_waits_for_the_disk_holds_up_no_other() {
+    let disk = SimulatedDisk::new(1);
+    let gated = GatedDisk::of_syncs(disk.clone(), "t-0", "tmp");
+    let settings = StoreSettings { disk: Arc::new(gated.clone()), recovery_threads: 2, ..settings(&disk) };
+    let store = LogStore::open(settings).unwrap();
+    store.load(&|_| small()).unwrap();
+    let made = std::thread::scope(|scope| {
+        let making = scope.spawn(|| store.open_or_make_all(wanted(0..20)));
+        gated.await_arrival();
+        let is_made =
+            |index| disk.exists(&Path::new(LOGS).join(format!("t-{index}/partition.metadata"))).unwrap();
+        let begun = std::time::Instant::now();
+        while !(1..20).all(is_made) && begun.elapsed().as_secs() < 20 {
+            std::thread::yield_now();
+        }
+        let others = (1..20).all(is_made);
+        gated.open_up();
+        assert!(others, "the others are made meanwhile");
+        making.join().unwrap()
+    });
+    for (index, log) in made.into_iter().enumerate() {
+        let log = log.unwrap();
+        assert_eq!((log.topic_partition().partition, log.topic_id()), (index as i32, Some(TOPIC_ID)));
+        assert!(Arc::ptr_eq(&log, &store.get(log.topic_partition()).unwrap()));
+    }
+    drop(store);
+    let ids = |disk: &SimulatedDisk| -> Vec<Option<Uuid>> {
+        open(disk, &small()).logs().iter().map(|log| log.topic_id()).collect()
+    };
+    assert_eq!(ids(&disk.kill()), [Some(TOPIC_ID); 20]);
+    assert!(
+        ids(&disk.crash()).iter().all(|id| *id == Some(TOPIC_ID)),
+        "no power cut takes the id of a log that is left"
+    );
+}
+
+/// New partitions that are made at once are spread as those that come one by one, and one that cannot be made leaves
+/// nothing behind and keeps no other from it.
+#[test]
+fn of_many_new_partitions_each_goes_its_own_way() {
+    let disk = SimulatedDisk::new(1);
+    let log_dirs: Vec<PathBuf> = vec![LOGS.into(), MORE.into()];
+    let store = LogStore::open(StoreSettings { log_dirs, ..settings(&disk) }).unwrap();
+    store.load(&|_| small()).unwrap();
+    store.wish(&TopicPartition::new("t", 0), Path::new(MORE)).unwrap();
+    let full = disk.inject(Fault::new(Failure::NoSpace).of(OperationKind::Create).on("t-3"));
+    let made = store.open_or_make_all(wanted(0..6));
+    let places: Vec<Option<PathBuf>> =
+        made.iter().map(|log| Some(log.as_ref().ok()?.dir().parent()?.to_owned())).collect();
+    let (logs, more) = (Some(PathBuf::from(LOGS)), Some(PathBuf::from(MORE)));
+    assert_eq!(places, [more.clone(), logs.clone(), logs.clone(), None, logs.clone(), more]);
+    assert_eq!(made[3].as_ref().err().unwrap().kind, StorageErrorKind::DiskFull);
+    assert!(!store.has_folder(&TopicPartition::new("t", 3)));
+    disk.clear(full);
+    let again = store.open_or_make_all(wanted(0..6));
+    assert!(again.iter().all(Result::is_ok));
+    assert!(Arc::ptr_eq(made[0].as_ref().unwrap(), again[0].as_ref().unwrap()));
+}
+
+/// Each of a topic's partitions had the directory synced when it was deleted.
+#[test]
+fn partitions_that_are_deleted_together_are_synced_together() {
+    let disk = SimulatedDisk::new(1);
+    let store = open(&disk, &small());
+    store.open_or_make_all(wanted(0..50)).into_iter().for_each(|made| drop(made.unwrap()));
+    let synced = || disk.operations().iter().filter(|call| call.kind == OperationKind::SyncDir).count();
+    let before = synced();
+    let names: Vec<TopicPartition> = wanted(0..60).into_iter().map(|one| one.topic_partition).collect();
+    let deleted: Vec<bool> = store.delete_all(&names).into_iter().map(Result::unwrap).collect();
+    assert_eq!(deleted, (0..60).map(|index| index < 50).collect::<Vec<_>>(), "what was there");
+    assert_eq!(synced() - before, 1);
+    drop(store);
+    assert_eq!(open(&disk.crash(), &small()).logs().len(), 0);
 }

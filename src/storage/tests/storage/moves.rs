@@ -7,7 +7,7 @@ use std::sync::Arc;
 use klamm_io::Disk;
 use klamm_model::{Offset, TopicPartition, Uuid};
 use klamm_storage::{
-    Log, LogConfig, LogStore, Move, MoveError, PlacementError, StorageErrorKind, StoreSettings,
+    Log, LogConfig, LogStore, Move, MoveError, Past, PlacementError, StorageErrorKind, StoreSettings, Wanted,
 };
 use klamm_testing::{Failure, Fault, OperationKind, SimulatedDisk, Unsynced};
 
@@ -403,6 +403,11 @@ fn a_directory_that_fails_takes_only_its_own_partitions_along() {
     assert_eq!(store.get(&partition()).unwrap().log_end_offset(), 12);
 }
 
+/// A partition that was there before this start.
+fn of_before(tp: &TopicPartition) -> Wanted {
+    Wanted { topic_partition: tp.clone(), topic_id: TOPIC_ID, config: small(), past: Past::Unknown }
+}
+
 #[test]
 fn a_start_does_without_a_directory_but_not_without_the_first() {
     let disk = SimulatedDisk::new(1);
@@ -417,7 +422,7 @@ fn a_start_does_without_a_directory_but_not_without_the_first() {
     let store = open_two(&disk);
     assert!(store.get(&partition()).is_some() && store.get(&lost).is_none());
     // It may lie in the other directory, so nothing is made in its place. What is new is made.
-    let error = store.create_unless_elsewhere(&lost, TOPIC_ID, small()).err().unwrap();
+    let error = store.open_or_make(of_before(&lost)).err().unwrap();
     assert!(error.to_string().contains(MORE), "{error}");
     assert!(store.create(&TopicPartition::new("t", 2), TOPIC_ID, small()).is_ok());
     drop(store);
@@ -431,7 +436,7 @@ fn a_start_does_without_a_directory_but_not_without_the_first() {
     store.load(&|_| small()).unwrap();
     let known: Vec<Uuid> = ids.iter().map(|(_, id)| *id).collect();
     assert_eq!(store.note_known_directories(&known), [ids[1].1]);
-    let error = store.create_unless_elsewhere(&lost, TOPIC_ID, small()).err().unwrap();
+    let error = store.open_or_make(of_before(&lost)).err().unwrap();
     assert!(error.to_string().contains(&ids[1].1.to_string()), "{error}");
 }
 

@@ -102,6 +102,33 @@ pub(crate) fn recreating() -> Scenario {
         .step("checkpoint", |world| world.checkpoint())
 }
 
+/// The partitions of a topic are made at once, and deleted and made again at once.
+pub(crate) fn recreating_many() -> Scenario {
+    fn many() -> Vec<TopicPartition> {
+        (0..3).map(|index| TopicPartition::new("t", index)).collect()
+    }
+    let mut scenario = Scenario::new("recreating many", config())
+        .step("create", |world| world.create_all(&many(), TOPIC_ID));
+    for tp in many() {
+        scenario = scenario.step("append", move |world| world.append_from(&tp, 1));
+    }
+    scenario = scenario
+        .step("flush", |world| many().iter().try_for_each(|tp| world.flush(tp)))
+        .step("checkpoint", |world| world.checkpoint())
+        .step("delete", |world| world.delete_all(&many()))
+        .step("create again", |world| world.create_all(&many(), Uuid([9; 16])));
+    for tp in many() {
+        scenario = scenario.step("append", move |world| world.append_from(&tp, 2));
+    }
+    scenario
+        .step("remove", |world| {
+            world.maintain();
+            Ok(())
+        })
+        .step("flush", |world| world.flush(&partition()))
+        .step("checkpoint", |world| world.checkpoint())
+}
+
 /// Leaders follow one another, and each makes the log drop what the one before had not replicated.
 pub(crate) fn truncating() -> Scenario {
     let mut scenario =
@@ -210,8 +237,8 @@ pub(crate) fn moving() -> Scenario {
 }
 
 /// All but the one that moves, which has a test of its own.
-const IN_ONE_DIRECTORY: [fn() -> Scenario; 7] =
-    [producing, removing, recreating, truncating, transactions, stopping, group_commit];
+const IN_ONE_DIRECTORY: [fn() -> Scenario; 8] =
+    [producing, removing, recreating, recreating_many, truncating, transactions, stopping, group_commit];
 
 /// Enough places, or the scenario has lost its point.
 fn check_size(passed: &Passed) {
@@ -235,6 +262,11 @@ fn nothing_told_is_lost_at_any_crash_while_a_log_gets_shorter() {
 #[test]
 fn nothing_told_is_lost_at_any_crash_while_a_topic_is_made_again() {
     crashes(recreating());
+}
+
+#[test]
+fn nothing_told_is_lost_at_any_crash_while_many_partitions_are_made_again() {
+    crashes(recreating_many());
 }
 
 #[test]

@@ -9,7 +9,9 @@ use bytes::Bytes;
 use klamm_model::{LeaderEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs, TopicPartition, Uuid};
 use klamm_records::control::EndTxnMarker;
 use klamm_records::{Batch, BatchBuilder, BatchSettings, batches};
-use klamm_storage::{Log, LogConfig, LogStore, Move, MoveError, ReadError, StorageError, StoreSettings};
+use klamm_storage::{
+    Log, LogConfig, LogStore, Move, MoveError, Past, ReadError, StorageError, StoreSettings, Wanted,
+};
 use klamm_testing::SimulatedDisk;
 
 use crate::support::NOW;
@@ -158,6 +160,20 @@ impl World {
             self.model.partitions.insert(tp.clone(), Held { topic_id, epoch: -1, ..Held::default() });
         }
         self.store().create(tp, topic_id, self.config.clone()).map(|_| ())
+    }
+
+    /// Makes partitions of one topic at once, or finds that they are there.
+    pub(crate) fn create_all(&mut self, tps: &[TopicPartition], topic_id: Uuid) -> Result<(), StorageError> {
+        let mut wanted = Vec::new();
+        for tp in tps {
+            let known = self.model.partitions.get(tp);
+            if known.is_none_or(|held| held.topic_id != topic_id) {
+                self.model.partitions.insert(tp.clone(), Held { topic_id, epoch: -1, ..Held::default() });
+            }
+            let (topic_partition, config) = (tp.clone(), self.config.clone());
+            wanted.push(Wanted { topic_partition, topic_id, config, past: Past::None });
+        }
+        self.store().open_or_make_all(wanted).into_iter().try_for_each(|made| made.map(drop))
     }
 
     /// Appends a batch without a producer.
@@ -360,6 +376,26 @@ impl World {
             self.model.deleted.insert(held.topic_id);
         }
         Ok(())
+    }
+
+    /// Deletes partitions at once.
+    pub(crate) fn delete_all(&mut self, tps: &[TopicPartition]) -> Result<(), StorageError> {
+        for tp in tps {
+            if let Some(held) = self.model.partitions.get_mut(tp) {
+                held.is_deletion_wished = true;
+            }
+        }
+        let mut result = Ok(());
+        for (tp, deleted) in tps.iter().zip(self.store().delete_all(tps)) {
+            match deleted {
+                Ok(_) => {
+                    let held = self.model.partitions.remove(tp);
+                    self.model.deleted.extend(held.map(|held| held.topic_id));
+                }
+                Err(error) => result = Err(error),
+            }
+        }
+        result
     }
 
     /// Begins to move a partition and copies what is there, unless it is there already.
