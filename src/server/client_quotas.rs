@@ -5,9 +5,10 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use imbl::OrdMap;
 use klamm_config::BrokerConfig;
 use klamm_io::Clock;
 use klamm_metadata::{Image, QuotaEntity};
@@ -37,6 +38,8 @@ pub(crate) enum Quota {
 }
 
 impl Quota {
+    const COUNT: usize = 4;
+
     fn key(self) -> &'static str {
         match self {
             Quota::Produce => "producer_byte_rate",
@@ -85,9 +88,46 @@ pub(crate) struct ClientQuotas {
 
 #[derive(Default)]
 struct Meters {
-    by_counted: BTreeMap<Counted, Meter>,
+    by_counted: BTreeMap<Counted, Arc<Meter>>,
     /// When room was made last. It is not worth looking more often.
     swept_ms: u64,
+}
+
+/// All limits of the cluster, as the image has them.
+type Quotas = OrdMap<QuotaEntity, Arc<BTreeMap<String, f64>>>;
+
+/// What a connection keeps of quotas.
+#[derive(Default)]
+pub(crate) struct ConnectionQuotas {
+    pub(crate) mute: Mute,
+    known: Mutex<Known>,
+}
+
+/// The limits of the client that asked last over a connection, so that they are found once.
+#[derive(Default)]
+struct Known {
+    client: Option<String>,
+    /// Of which limits they are a part: as long as the image has this very map, nothing has changed.
+    quotas: Quotas,
+    limits: [Found; Quota::COUNT],
+}
+
+/// Whether a limit was looked for, and what was found.
+#[derive(Clone, Default)]
+enum Found {
+    #[default]
+    Unknown,
+    None,
+    Limit(Limit),
+}
+
+/// A limit that binds a client.
+#[derive(Clone)]
+pub(crate) struct Limit {
+    per_second: f64,
+    who: Counted,
+    /// What is counted of it; nothing where so many are counted that the last ones are counted together.
+    meter: Option<Arc<Meter>>,
 }
 
 /// Until when a connection is not heard, because its client is over a quota.
@@ -113,6 +153,12 @@ impl Mute {
 pub(crate) const QUOTA_EXCEEDED: &str = "The throttling quota has been exceeded.";
 
 struct Meter {
+    counts: Mutex<Counts>,
+    /// Whether it made room for others, so that nobody looks at it any more.
+    is_gone: AtomicBool,
+}
+
+struct Counts {
     kind: MeterKind,
     counted_ms: u64,
     /// Until when it is over its limit.
@@ -143,75 +189,118 @@ impl ClientQuotas {
         }
     }
 
-    /// Whether anybody is limited in anything.
-    pub(crate) fn is_any(&self) -> bool {
-        !self.images.borrow().kept.client_quotas.is_empty()
+    /// Counts what a request took, and tells for how long its client is not to be heard.
+    pub(crate) fn count(
+        &self,
+        connection: &ConnectionQuotas,
+        client: Option<&str>,
+        quota: Quota,
+        amount: f64,
+    ) -> Duration {
+        let limit = self.limit(connection, client, quota);
+        limit.map_or(Duration::ZERO, |limit| self.count_in(&limit, amount))
     }
 
-    /// Counts what a request took, and tells for how long its client is not to be heard.
-    pub(crate) fn count(&self, client: Option<&str>, quota: Quota, amount: f64) -> Duration {
-        let Some((limit, counted)) = self.limit(client, quota) else { return Duration::ZERO };
-        let throttle = self.measure(counted, limit, amount);
+    /// As [`ClientQuotas::count`], where the limit is known.
+    pub(crate) fn count_in(&self, limit: &Limit, amount: f64) -> Duration {
+        let now_ms = self.clock.monotonic_ms();
+        let own = limit.meter.as_ref();
+        let throttle = own.and_then(|meter| meter.measure(now_ms, limit.per_second, amount));
+        let throttle = throttle.unwrap_or_else(|| self.measure(limit.who, limit.per_second, amount));
         // As in Kafka: what it cost to answer stops nobody for longer than a sample lasts.
-        let is_work = quota == Quota::Request;
+        let is_work = limit.who.quota == Quota::Request;
         if is_work { throttle.min(Duration::from_millis(self.rates.sample_ms)) } else { throttle }
     }
 
     /// How many bytes one answer may have, so that it is not far ahead of a quota by itself; as in Kafka, what may be
     /// fetched in the whole time over which rates are averaged.
-    pub(crate) fn fetched_at_once(&self, client: Option<&str>) -> usize {
-        self.limit(client, Quota::Fetch).map_or(usize::MAX, |(limit, _)| {
+    pub(crate) fn fetched_at_once(&self, connection: &ConnectionQuotas, client: Option<&str>) -> usize {
+        self.limit(connection, client, Quota::Fetch).map_or(usize::MAX, |limit| {
             let samples = (self.rates.samples - 1).max(1);
-            (limit * samples as f64 * self.rates.sample_ms as f64 / 1000.0) as usize
+            (limit.per_second * samples as f64 * self.rates.sample_ms as f64 / 1000.0) as usize
         })
     }
 
-    fn limit(&self, client: Option<&str>, quota: Quota) -> Option<(f64, Counted)> {
-        limit(&self.images.borrow(), client, quota)
+    /// The limit that binds a client, if there is one. It is looked for when a connection first needs it, and again when
+    /// limits were changed or another client asks over the connection.
+    pub(crate) fn limit(
+        &self,
+        connection: &ConnectionQuotas,
+        client: Option<&str>,
+        quota: Quota,
+    ) -> Option<Limit> {
+        let image = self.images.borrow();
+        let quotas = &image.kept.client_quotas;
+        if quotas.is_empty() {
+            return None;
+        }
+        let mut known = connection.known.lock();
+        if known.client.as_deref() != client || !known.quotas.ptr_eq(quotas) {
+            let client = client.map(str::to_owned);
+            *known = Known { client, quotas: quotas.clone(), limits: Default::default() };
+        }
+        let found = &mut known.limits[quota as usize];
+        match found {
+            Found::None => return None,
+            Found::Limit(limit) if limit.is_current() => return Some(limit.clone()),
+            Found::Unknown | Found::Limit(_) => {}
+        }
+        let Some((per_second, who)) = limit(quotas, client, quota) else {
+            *found = Found::None;
+            return None;
+        };
+        let (meter, is_own) = self.meter(who);
+        let limit = Limit { per_second, who, meter: is_own.then_some(meter) };
+        *found = Found::Limit(limit.clone());
+        Some(limit)
     }
 
-    fn measure(&self, mut who: Counted, limit: f64, amount: f64) -> Duration {
+    fn measure(&self, who: Counted, limit: f64, amount: f64) -> Duration {
+        loop {
+            let (meter, _) = self.meter(who);
+            if let Some(throttle) = meter.measure(self.clock.monotonic_ms(), limit, amount) {
+                return throttle;
+            }
+        }
+    }
+
+    /// What is counted of somebody, and whether it is of nobody else: when there are too many, the others are counted
+    /// together.
+    fn meter(&self, mut who: Counted) -> (Arc<Meter>, bool) {
         let now_ms = self.clock.monotonic_ms();
         let Meters { by_counted, swept_ms } = &mut *self.counted.lock();
+        let mut is_own = true;
         if by_counted.len() >= COUNTED_MAX && !by_counted.contains_key(&who) {
             if now_ms.saturating_sub(*swept_ms) >= LATELY_MS {
                 *swept_ms = now_ms;
                 by_counted.retain(|_, meter| meter.is_kept(now_ms));
             }
             if by_counted.len() >= COUNTED_MAX {
+                is_own = who.client.is_none();
                 who.client = None;
             }
         }
-        let meter = by_counted.entry(who).or_insert_with(|| Meter {
-            kind: match who.quota {
-                Quota::ControllerMutation => MeterKind::Bucket(TokenBucket::new(self.mutations, now_ms)),
-                _ => MeterKind::Rate(Rate::new(self.rates)),
-            },
-            counted_ms: now_ms,
-            over_until_ms: 0,
-        });
-        let throttle_ms = match &mut meter.kind {
-            MeterKind::Rate(rate) => {
-                rate.record(now_ms, amount);
-                rate.throttle_ms(now_ms, limit)
-            }
-            MeterKind::Bucket(bucket) => {
-                bucket.take(now_ms, limit, amount);
-                bucket.throttle_ms(limit)
-            }
+        let kind = || match who.quota {
+            Quota::ControllerMutation => MeterKind::Bucket(TokenBucket::new(self.mutations, now_ms)),
+            _ => MeterKind::Rate(Rate::new(self.rates)),
         };
-        meter.counted_ms = now_ms;
-        meter.over_until_ms = now_ms.saturating_add(throttle_ms);
-        Duration::from_millis(throttle_ms)
+        let meter = by_counted.entry(who).or_insert_with(|| {
+            let counts = Counts { kind: kind(), counted_ms: now_ms, over_until_ms: 0 };
+            Arc::new(Meter { counts: Mutex::new(counts), is_gone: AtomicBool::new(false) })
+        });
+        (meter.clone(), is_own)
+    }
+}
+
+impl Limit {
+    /// Whether its client is counted by itself, in the place where all its connections look.
+    fn is_current(&self) -> bool {
+        self.meter.as_ref().is_some_and(|meter| !meter.is_gone.load(Ordering::Acquire))
     }
 }
 
 /// The limit that binds this client, and who is counted with it.
-fn limit(image: &Image, client: Option<&str>, quota: Quota) -> Option<(f64, Counted)> {
-    let quotas = &image.kept.client_quotas;
-    if quotas.is_empty() {
-        return None;
-    }
+fn limit(quotas: &Quotas, client: Option<&str>, quota: Quota) -> Option<(f64, Counted)> {
     let client = client.unwrap_or_default();
     // Client and user of a limit, where no name stands for all. The order is that of KIP-55: the one who is named before
     // all others, the user before the client.
@@ -241,8 +330,35 @@ fn limit(image: &Image, client: Option<&str>, quota: Quota) -> Option<(f64, Coun
 }
 
 impl Meter {
+    /// Counts an amount, and tells how long is to be waited; nothing if it is gone.
+    fn measure(&self, now_ms: u64, limit: f64, amount: f64) -> Option<Duration> {
+        let mut counts = self.counts.lock();
+        if self.is_gone.load(Ordering::Acquire) {
+            return None;
+        }
+        let throttle_ms = match &mut counts.kind {
+            MeterKind::Rate(rate) => {
+                rate.record(now_ms, amount);
+                rate.throttle_ms(now_ms, limit)
+            }
+            MeterKind::Bucket(bucket) => {
+                bucket.take(now_ms, limit, amount);
+                bucket.throttle_ms(limit)
+            }
+        };
+        counts.counted_ms = now_ms;
+        counts.over_until_ms = now_ms.saturating_add(throttle_ms);
+        Some(Duration::from_millis(throttle_ms))
+    }
+
+    /// Whether it stays when others need room; if not, it is gone.
     fn is_kept(&self, now_ms: u64) -> bool {
-        self.over_until_ms > now_ms || now_ms.saturating_sub(self.counted_ms) < LATELY_MS
+        let counts = self.counts.lock();
+        let is_kept = counts.over_until_ms > now_ms || now_ms.saturating_sub(counts.counted_ms) < LATELY_MS;
+        if !is_kept {
+            self.is_gone.store(true, Ordering::Release);
+        }
+        is_kept
     }
 }
 
@@ -370,7 +486,7 @@ mod tests {
             let part = |(kind, name): &(&str, Option<&str>)| (kind.to_string(), name.map(str::to_owned));
             let limits = BTreeMap::from([("producer_byte_rate".to_owned(), value)]);
             image.kept.client_quotas.insert(entity.iter().map(part).collect(), Arc::new(limits));
-            let limit = limit(&image, Some("c"), Quota::Produce);
+            let limit = limit(&image.kept.client_quotas, Some("c"), Quota::Produce);
             limit.map(|(limit, counted)| (limit, counted.is_of_user, counted.client.is_some()))
         };
         assert_eq!(set(&[("client-id", Some("d"))], 1.0), None);
@@ -383,7 +499,7 @@ mod tests {
         assert_eq!(set(&[("user", Some(ANONYMOUS))], 3.0), Some((3.0, true, false)));
         assert_eq!(set(&[("client-id", None), ("user", Some(ANONYMOUS))], 2.0), Some((2.0, true, true)));
         assert_eq!(set(&[("client-id", Some("c")), ("user", Some(ANONYMOUS))], 1.0), Some((1.0, true, true)));
-        assert_eq!(limit(&image, Some("c"), Quota::Fetch).map(|(limit, _)| limit), None);
+        assert_eq!(limit(&image.kept.client_quotas, Some("c"), Quota::Fetch).map(|(limit, _)| limit), None);
     }
 
     /// A client that invents names must neither make the broker forget who is over a limit, nor fill its memory.
@@ -408,6 +524,95 @@ mod tests {
             3,
             "the one that is stopped, those together, and the new one"
         );
+    }
+
+    /// An image in which clients of this name, or all others, may send so much in a second.
+    fn image(limits: &[(Option<&str>, f64)]) -> Arc<Image> {
+        let mut image = Image::empty("test");
+        for (client, value) in limits {
+            let limits = BTreeMap::from([("producer_byte_rate".to_owned(), *value)]);
+            let entity = vec![("client-id".to_owned(), client.map(str::to_owned))];
+            image.kept.client_quotas.insert(entity, Arc::new(limits));
+        }
+        Arc::new(image)
+    }
+
+    /// Each request built up to eight keys to find its limit, and all connections waited for one lock.
+    #[test]
+    fn a_connection_that_knows_its_limit_looks_for_nothing_and_waits_for_no_other() {
+        let clock = Arc::new(SimulatedClock::new(0));
+        let images = watch::channel(image(&[(Some("c"), 1000.0)])).1;
+        let quotas = ClientQuotas::new(&BrokerConfig::defaults(), images, clock);
+        let (of_c, of_d) = (ConnectionQuotas::default(), ConnectionQuotas::default());
+        let count =
+            |of: &ConnectionQuotas, client, amount| quotas.count(of, Some(client), Quota::Produce, amount);
+        assert!(count(&of_c, "c", 1.0).is_zero() && count(&of_d, "d", 1.0).is_zero());
+        let known = |of: &ConnectionQuotas| match &of.known.lock().limits[Quota::Produce as usize] {
+            Found::Limit(limit) => limit.meter.clone(),
+            _ => None,
+        };
+        let meter = known(&of_c).expect("it has a limit");
+        assert!(matches!(of_d.known.lock().limits[Quota::Produce as usize], Found::None));
+        std::thread::scope(|scope| {
+            // Whoever needs one of these now would wait for ever.
+            let held = quotas.counted.lock();
+            let (done, is_done) = std::sync::mpsc::channel();
+            let (of_c, of_d, meter, count) = (&of_c, &of_d, &meter, &count);
+            scope.spawn(move || {
+                (0..1000).for_each(|_| assert!(count(of_c, "c", 1.0).is_zero()));
+                let counts = meter.counts.lock();
+                (0..1000).for_each(|_| assert!(count(of_d, "d", 1e9).is_zero()));
+                drop(counts);
+                done.send(()).unwrap();
+            });
+            let waited_for_none = is_done.recv_timeout(Duration::from_secs(20));
+            drop(held);
+            waited_for_none.expect("it waited for what all share");
+        });
+        assert!(Arc::ptr_eq(&meter, &known(&of_c).unwrap()));
+        assert_eq!(count(&of_c, "c", 9_000.0), Duration::from_millis(1), "all was counted");
+    }
+
+    /// What is remembered of limits must not outlive them, nor bind another client of the same connection.
+    #[test]
+    fn a_connection_goes_by_the_limits_of_its_client_as_they_are() {
+        let clock = Arc::new(SimulatedClock::new(0));
+        let (told, images) = watch::channel(image(&[]));
+        let quotas = ClientQuotas::new(&BrokerConfig::defaults(), images, clock);
+        let (one, other) = (ConnectionQuotas::default(), ConnectionQuotas::default());
+        let count = |of: &ConnectionQuotas, client, amount| {
+            quotas.count(of, Some(client), Quota::Produce, amount).as_millis()
+        };
+        assert_eq!(count(&one, "c", 1e9), 0, "no limit");
+        told.send_replace(image(&[(Some("c"), 1000.0)]));
+        assert_eq!(count(&one, "c", 10_000.0), 0);
+        assert_eq!(count(&other, "c", 1_000.0), 1_000, "the connections of a client are counted together");
+        assert_eq!((count(&one, "d", 1e9), count(&one, "c", 0.0)), (0, 1_000), "a connection for two");
+        told.send_replace(image(&[(Some("c"), 2000.0), (None, 1.0)]));
+        assert_eq!(count(&one, "c", 0.0), 0, "it may do more now, and what it did counts on");
+        assert_eq!(count(&one, "d", 11.0), 1_000);
+        assert_eq!(count(&other, "e", 11.0), 1_000, "each by itself");
+        told.send_replace(image(&[]));
+        assert_eq!(count(&one, "d", 1e9), 0);
+    }
+
+    /// A connection went on counting where nobody else looked any more, once its client had made room for others.
+    #[test]
+    fn a_client_that_made_room_and_comes_back_is_counted_with_all_its_connections() {
+        let clock = Arc::new(SimulatedClock::new(0));
+        let images = watch::channel(image(&[(None, 1.0)])).1;
+        let quotas = ClientQuotas::new(&BrokerConfig::defaults(), images, clock.clone());
+        let (one, other) = (ConnectionQuotas::default(), ConnectionQuotas::default());
+        let count = |of: &ConnectionQuotas, client: &str, amount| {
+            quotas.count(of, Some(client), Quota::Produce, amount).as_millis()
+        };
+        assert_eq!(count(&one, "c", 1.0), 0);
+        clock.advance(Duration::from_secs(60));
+        for client in 0..COUNTED_MAX {
+            count(&other, &client.to_string(), 1.0);
+        }
+        assert_eq!(count(&other, "c", 1e6), 999_990_000, "counted by itself again, from the beginning");
+        assert!(count(&one, "c", 0.0) > 900_000_000);
     }
 
     #[test]

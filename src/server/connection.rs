@@ -17,7 +17,7 @@ use klamm_io::{BoxFuture, Stream};
 use klamm_protocol::{ApiKey, Chunk, Reader};
 
 use crate::api::{self, Answer, Begun, Call, Closed, Handler, Reply};
-use crate::client_quotas::{Mute, Quota};
+use crate::client_quotas::{ConnectionQuotas, Limit, Quota};
 use crate::context::Context;
 use crate::listener::Endpoint;
 use crate::peers::{QUORUM_BYTES_MAX, QUORUM_KEY};
@@ -51,11 +51,11 @@ pub(crate) async fn serve(
         idle_max: u64::try_from(context.config().connections_max_idle_ms).ok().map(Duration::from_millis),
     };
     let mut outlet = Outlet::new(&frames, &context, &stop);
-    let mute = Arc::new(Mute::default());
+    let quotas = Arc::new(ConnectionQuotas::default());
     let mut pipeline = Pipeline::new();
     loop {
         // A frame that is taken must be handled, so the limits come first.
-        let muted = mute.left(context.clock.monotonic_ms());
+        let muted = quotas.mute.left(context.clock.monotonic_ms());
         let is_heard = muted.is_zero();
         let next = if pipeline.has_room() && is_heard { frames.buffered()? } else { None };
         let frame = match next {
@@ -82,7 +82,7 @@ pub(crate) async fn serve(
                 () = stop.requested() => return Ok(()),
             }
         }
-        match dispatch(frame, &context, &endpoint, &stream, &mute)? {
+        match dispatch(frame, &context, &endpoint, &stream, &quotas)? {
             Dispatched::Pipelined(answer) => pipeline.push(answer),
             Dispatched::Begins(beginning) => pipeline.begin(beginning),
             Dispatched::Serial(answer) => {
@@ -131,10 +131,10 @@ struct Counted {
     context: Arc<Context>,
 }
 
-/// The work on a request of a client that may be bound by a quota.
+/// The work on a request of a client whose work is limited.
 struct Work {
-    client: Option<String>,
-    mute: Arc<Mute>,
+    limit: Limit,
+    quotas: Arc<ConnectionQuotas>,
     taken: Duration,
 }
 
@@ -183,22 +183,21 @@ impl Future for UnderWay {
 }
 
 impl Work {
-    /// A request that counts, where anything is limited at all. What brokers ask each other does not.
+    /// A request that counts, of a client that is limited. What brokers ask each other does not.
     fn of(call: &Call, context: &Context) -> Option<Work> {
-        let is_of_client = !call.endpoint.is_controller && !api::is_of_brokers(call.key);
-        let is_counted = is_of_client && context.client_quotas.is_any();
-        is_counted.then(|| Work {
-            client: call.client_id.clone(),
-            mute: call.mute.clone(),
-            taken: Duration::ZERO,
-        })
+        if call.endpoint.is_controller || api::is_of_brokers(call.key) {
+            return None;
+        }
+        let client = call.client_id.as_deref();
+        let limit = context.client_quotas.limit(&call.quotas, client, Quota::Request)?;
+        Some(Work { limit, quotas: call.quotas.clone(), taken: Duration::ZERO })
     }
 
     /// Counts it once the answer is ready.
     fn count(&self, context: &Context) {
         let percent = self.taken.as_secs_f64() * 100.0;
-        let throttle = context.client_quotas.count(self.client.as_deref(), Quota::Request, percent);
-        self.mute.extend(context.clock.monotonic_ms(), throttle);
+        let throttle = context.client_quotas.count_in(&self.limit, percent);
+        self.quotas.mute.extend(context.clock.monotonic_ms(), throttle);
     }
 }
 
@@ -209,7 +208,7 @@ fn dispatch(
     context: &Arc<Context>,
     endpoint: &Arc<Endpoint>,
     stream: &Arc<dyn Stream>,
-    mute: &Arc<Mute>,
+    quotas: &Arc<ConnectionQuotas>,
 ) -> Result<Dispatched, Closed> {
     let (since, context) = (context.clock.monotonic(), context.clone());
     context.metrics.received_bytes.fetch_add(4 + frame.len() as u64, Ordering::Relaxed);
@@ -219,7 +218,7 @@ fn dispatch(
         return Ok(Dispatched::Pipelined(counted.of(answer)));
     }
     let (call, reader, entry) =
-        api::open(frame, endpoint.clone(), stream.peer_addr(), stream.local_addr(), mute.clone())?;
+        api::open(frame, endpoint.clone(), stream.peer_addr(), stream.local_addr(), quotas.clone())?;
     let work = Work::of(&call, &context);
     let mut counted = Counted { key: Some(entry.key), since, work, context: context.clone() };
     Ok(match entry.handler {

@@ -213,7 +213,7 @@ fn limits(context: &Context, call: &Call, request: &FetchRequest) -> Limits {
         Some(replica) if replica.is_known => fetch_max,
         _ => {
             let client = call.client_id.as_deref();
-            fetch_max.min(context.client_quotas.fetched_at_once(client))
+            fetch_max.min(context.client_quotas.fetched_at_once(&call.quotas, client))
         }
     };
     let bytes_max = if call.version < AT_LEAST_ONE_SINCE {

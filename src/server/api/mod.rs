@@ -79,7 +79,7 @@ use klamm_protocol::{
 };
 use klamm_storage::LogSlice;
 
-use crate::client_quotas::{Mute, Quota, throttle_time_ms};
+use crate::client_quotas::{ConnectionQuotas, Quota, throttle_time_ms};
 use crate::context::Context;
 use crate::listener::Endpoint;
 use crate::peers::QUORUM_KEY;
@@ -99,8 +99,8 @@ pub(crate) struct Call {
     pub(crate) bytes: usize,
     /// The client's name for itself.
     pub(crate) client_id: Option<String>,
-    /// Until when its connection is not heard.
-    pub(crate) mute: Arc<Mute>,
+    /// What its connection keeps of quotas.
+    pub(crate) quotas: Arc<ConnectionQuotas>,
     /// The listener that it came in on.
     pub(crate) endpoint: Arc<Endpoint>,
     /// The client's address.
@@ -330,7 +330,7 @@ pub(crate) fn open(
     endpoint: Arc<Endpoint>,
     peer: SocketAddr,
     local: SocketAddr,
-    mute: Arc<Mute>,
+    quotas: Arc<ConnectionQuotas>,
 ) -> Result<(Call, Reader, &'static Entry), Closed> {
     let Some(HeaderPeek { api_key: key, api_version: version, .. }) = RequestHeader::peek(&frame) else {
         return Err(Closed::Malformed(format!("a frame of {} bytes, too short for a header", frame.len())));
@@ -357,7 +357,7 @@ pub(crate) fn open(
         correlation_id: header.correlation_id,
         bytes,
         client_id: header.client_id,
-        mute,
+        quotas,
         endpoint,
         peer,
         local,
@@ -402,8 +402,8 @@ impl Call {
     /// Counts what the request took of a quota. Who is over it is not heard for a while; returns the throttle time.
     pub(crate) fn count(&self, context: &Context, quota: Quota, amount: f64) -> i32 {
         let client = self.client_id.as_deref();
-        let throttle = context.client_quotas.count(client, quota, amount);
-        self.mute.extend(context.clock.monotonic_ms(), throttle);
+        let throttle = context.client_quotas.count(&self.quotas, client, quota, amount);
+        self.quotas.mute.extend(context.clock.monotonic_ms(), throttle);
         throttle_time_ms(throttle)
     }
 
