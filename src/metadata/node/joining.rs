@@ -96,14 +96,16 @@ impl Members {
         configured || !self.bootstrap_servers.is_empty() || self.membership().nodes().count() > 1
     }
 
-    /// A leader sent something.
-    pub(super) fn heard_of_leader(&self) {
-        *self.leader_heard.lock() = self.clock.monotonic();
+    /// A leader sent something, perhaps whether it has lost its majority.
+    pub(super) fn heard_of_leader(&self, is_cut_off: Option<bool>) {
+        let mut heard = self.leader_heard.lock();
+        heard.at = self.clock.monotonic();
+        heard.is_cut_off = is_cut_off.unwrap_or(heard.is_cut_off);
     }
 
     /// Whether no leader was heard of for some time. Nobody tells a member that it is one no more: then it asks.
     fn is_left_alone(&self) -> bool {
-        let is_silent = self.clock.monotonic().saturating_sub(*self.leader_heard.lock()) > self.silence;
+        let is_silent = self.clock.monotonic().saturating_sub(self.leader_heard.lock().at) > self.silence;
         is_silent && self.has_others() && !self.leads()
     }
 

@@ -1,6 +1,7 @@
 //! Whether the quorum has a leader that a majority of the voters follows, and what to say when it has none.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -37,13 +38,28 @@ impl Members {
         let metrics = metrics.borrow_watched();
         let leader = metrics.current_leader?;
         let is_followed = if leader != self.own.key {
-            self.clock.monotonic().saturating_sub(*self.leader_heard.lock()) <= self.silence
+            let heard = self.leader_heard.lock();
+            !heard.is_cut_off && self.clock.monotonic().saturating_sub(heard.at) <= self.silence
         } else if metrics.committed_membership_config.membership().voter_ids().all(|voter| voter != leader) {
             false
         } else {
             has_majority(&metrics, self.silence)
         };
         is_followed.then_some(leader.id)
+    }
+
+    /// Notes whether this node leads without a majority, which it tells those that it still reaches. One that was elected
+    /// a moment ago had the votes of a majority then.
+    pub(super) fn note_cut_off(&self) {
+        let now = self.clock.monotonic();
+        let since = {
+            let mut since = self.leads_since.lock();
+            *since = if self.leads() { since.or(Some(now)) } else { None };
+            *since
+        };
+        let has_led = since.is_some_and(|since| now.saturating_sub(since) > self.silence);
+        let is_cut_off = has_led && !has_majority(&self.raft.metrics().borrow_watched(), self.silence);
+        self.network.is_cut_off.store(is_cut_off, Ordering::Relaxed);
     }
 
     /// Tells the log, and whoever asks for the health of the node, when there is no controller, who is missing, and

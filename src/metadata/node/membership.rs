@@ -55,10 +55,19 @@ pub(super) struct Members {
     pub(super) silence: Duration,
     pub(super) images: watch::Receiver<Arc<Image>>,
     pub(super) clock: Arc<dyn Clock>,
-    /// When the leader was last heard of, on the monotonic clock.
-    pub(super) leader_heard: Mutex<Duration>,
+    pub(super) leader_heard: Mutex<LeaderHeard>,
+    /// Since when this node leads, on the monotonic clock, if it does.
+    pub(super) leads_since: Mutex<Option<Duration>>,
     /// When each member had all of the log, while this node leads.
     pub(super) caught_up: Mutex<CaughtUp>,
+}
+
+/// What was last heard of a leader.
+pub(super) struct LeaderHeard {
+    /// When, on the monotonic clock.
+    pub(super) at: Duration,
+    /// Whether it has lost its majority, and says so to whom it still reaches.
+    pub(super) is_cut_off: bool,
 }
 
 /// A change of who votes.
@@ -118,7 +127,8 @@ impl Members {
             silence: 2 * settings.quorum.election_timeout_max,
             images,
             clock: settings.clock.clone(),
-            leader_heard: Mutex::new(settings.clock.monotonic()),
+            leader_heard: Mutex::new(LeaderHeard { at: settings.clock.monotonic(), is_cut_off: false }),
+            leads_since: Mutex::default(),
             caught_up: Mutex::default(),
         }
     }

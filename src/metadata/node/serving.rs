@@ -102,8 +102,10 @@ async fn answer(raft: &Raft, members: &Members, message: Bytes) -> io::Result<By
                     Err(why) => Ok(message::refuse(&why)),
                 };
             }
-            if matches!(question, Question::Append(_) | Question::Snapshot { .. }) {
-                members.heard_of_leader();
+            match &question {
+                Question::Append { is_cut_off, .. } => members.heard_of_leader(Some(*is_cut_off)),
+                Question::Snapshot { .. } => members.heard_of_leader(None),
+                _ => {}
             }
             network::answer(raft, question).await
         }

@@ -404,6 +404,7 @@ async fn follow_quorum(
     let mut metrics = raft.metrics();
     loop {
         publish_controller(&members, &published);
+        members.note_cut_off();
         members.network.note_addresses(&members.membership());
         members.note_caught_up();
         let now = addresses_of(raft);

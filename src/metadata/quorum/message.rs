@@ -76,7 +76,11 @@ pub(crate) struct Envelope {
 
 /// What is asked.
 pub(crate) enum Question {
-    Append(AppendEntriesRequest<TypeConfig>),
+    Append {
+        request: AppendEntriesRequest<TypeConfig>,
+        /// Whether the sender, which leads, has lost its majority: it sends all the same, and can decide nothing.
+        is_cut_off: bool,
+    },
     Vote(VoteRequest<TypeConfig>),
     PreVote(VoteRequest<TypeConfig>),
     Snapshot {
@@ -102,12 +106,25 @@ pub(crate) enum Question {
 #[derive(Serialize, Deserialize)]
 #[serde(bound = "")]
 enum Head {
-    Append { vote: Vote, prev_log_id: Option<LogId>, leader_commit: Option<LogId> },
+    Append {
+        vote: Vote,
+        prev_log_id: Option<LogId>,
+        leader_commit: Option<LogId>,
+        /// Whoever does not know this field passes over it, and does not send it.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        is_cut_off: bool,
+    },
     Vote(VoteRequest<TypeConfig>),
     PreVote(VoteRequest<TypeConfig>),
-    Snapshot { vote: Vote, meta: SnapshotMeta },
+    Snapshot {
+        vote: Vote,
+        meta: SnapshotMeta,
+    },
     TransferLeader(TransferLeaderRequest<TypeConfig>),
-    Lost { vote: Vote, acknowledged: LogId },
+    Lost {
+        vote: Vote,
+        acknowledged: LogId,
+    },
     Introduce(Introduction),
     Join(JoinRequest),
     IsMember(ReplicaKey),
@@ -155,7 +172,7 @@ pub(crate) fn encode_question(version: u8, envelope: &Envelope, question: &Quest
     let head = serde_json::to_vec(&head_of(question)).map_err(io::Error::other)?;
     put_counted(&mut out, &head)?;
     match question {
-        Question::Append(request) => {
+        Question::Append { request, .. } => {
             for entry in &request.entries {
                 put_counted(&mut out, &entry::encode(entry)?)?;
             }
@@ -170,8 +187,9 @@ pub(crate) fn encode_question(version: u8, envelope: &Envelope, question: &Quest
 
 fn head_of(question: &Question) -> Head {
     match question {
-        Question::Append(AppendEntriesRequest { vote, prev_log_id, leader_commit, .. }) => {
-            Head::Append { vote: *vote, prev_log_id: *prev_log_id, leader_commit: *leader_commit }
+        Question::Append { request, is_cut_off } => {
+            let AppendEntriesRequest { vote, prev_log_id, leader_commit, .. } = *request;
+            Head::Append { vote, prev_log_id, leader_commit, is_cut_off: *is_cut_off }
         }
         Question::Vote(request) => Head::Vote(request.clone()),
         Question::PreVote(request) => Head::PreVote(request.clone()),
@@ -213,12 +231,13 @@ pub(crate) fn decode_question(known: Versions, mut bytes: Bytes) -> Result<(Enve
 fn get_question(mut bytes: Bytes) -> io::Result<Question> {
     let head = serde_json::from_slice(&get_counted(&mut bytes)?).map_err(io::Error::other)?;
     let question = match head {
-        Head::Append { vote, prev_log_id, leader_commit } => {
+        Head::Append { vote, prev_log_id, leader_commit, is_cut_off } => {
             let mut entries = Vec::new();
             while !bytes.is_empty() {
                 entries.push(entry::decode(get_counted(&mut bytes)?)?);
             }
-            Question::Append(AppendEntriesRequest { vote, prev_log_id, entries, leader_commit })
+            let request = AppendEntriesRequest { vote, prev_log_id, entries, leader_commit };
+            Question::Append { request, is_cut_off }
         }
         Head::Snapshot { vote, meta } => {
             Question::Snapshot { vote, meta, content: std::mem::take(&mut bytes) }
@@ -314,7 +333,8 @@ mod tests {
 
     fn append(entries: Vec<Entry>) -> Question {
         let vote = Vote::new_committed(1, envelope().from);
-        Question::Append(AppendEntriesRequest { vote, prev_log_id: None, entries, leader_commit: None })
+        let request = AppendEntriesRequest { vote, prev_log_id: None, entries, leader_commit: None };
+        Question::Append { request, is_cut_off: false }
     }
 
     /// What the log holds must be able to travel: hardly longer than it stands there.
@@ -325,10 +345,23 @@ mod tests {
         assert!(bytes.len() < 30_700, "{} bytes", bytes.len());
         let (read, question) = decode_question(Versions::known(0), bytes.clone()).unwrap();
         assert_eq!(read, envelope());
-        assert!(matches!(question, Question::Append(request) if request.entries == entries));
+        assert!(matches!(question, Question::Append { request, .. } if request.entries == entries));
         let whole_heads =
             (0..bytes.len()).filter(|len| decode_question(Versions::known(0), bytes.slice(..*len)).is_ok());
         assert_eq!(whole_heads.count(), 2, "cut before the first entry and before the second");
+    }
+
+    /// A node of an earlier version neither sends nor knows whether a leader is cut off.
+    #[test]
+    fn a_leader_that_is_cut_off_says_so_and_others_send_what_they_always_sent() {
+        let Question::Append { request, .. } = append(Vec::new()) else { unreachable!() };
+        for is_cut_off in [false, true] {
+            let question = Question::Append { request: request.clone(), is_cut_off };
+            let bytes = encode_question(VERSION, &envelope(), &question).unwrap();
+            assert_eq!(bytes.windows(10).any(|part| part == b"is_cut_off"), is_cut_off);
+            let (_, question) = decode_question(Versions::known(0), bytes).unwrap();
+            assert!(matches!(question, Question::Append { is_cut_off: read, .. } if read == is_cut_off));
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use klamm_io::BoxFuture;
@@ -69,7 +70,7 @@ impl QuorumNetwork for NoPeers {
 /// Answers a message about the log and its votes that another member sent to this one.
 pub(crate) async fn answer(raft: &Raft, question: Question) -> io::Result<Bytes> {
     match question {
-        Question::Append(request) => reply(raft.append_entries(request).await),
+        Question::Append { request, .. } => reply(raft.append_entries(request).await),
         Question::Vote(request) => reply(raft.vote(request).await),
         Question::PreVote(request) => reply(raft.pre_vote(request).await),
         Question::TransferLeader(request) => reply(raft.handle_transfer_leader(request).await),
@@ -111,6 +112,8 @@ pub(crate) struct Network {
     told: Arc<Mutex<BTreeMap<ReplicaKey, String>>>,
     /// What each member has acknowledged to this node.
     acknowledged: Arc<Mutex<BTreeMap<ReplicaKey, Acknowledged>>>,
+    /// Whether this node leads, and has lost its majority.
+    pub(crate) is_cut_off: Arc<AtomicBool>,
     /// Where the members listen: one may move while it is being spoken to.
     addresses: Arc<Mutex<BTreeMap<ReplicaKey, (String, u16)>>>,
 }
@@ -127,6 +130,7 @@ impl Network {
             spoken: Arc::default(),
             told: Arc::default(),
             acknowledged: Arc::default(),
+            is_cut_off: Arc::default(),
             addresses: Arc::default(),
         }
     }
@@ -317,7 +321,8 @@ impl RaftNetworkV2<TypeConfig> for PeerClient {
         let (vote, prev, committed) = (rpc.vote, rpc.prev_log_id, rpc.leader_commit);
         let last = rpc.entries.last().map(|entry| entry.log_id).or(prev);
         let before = self.network.acknowledged.lock().get(&self.target).copied();
-        let answer = self.ask(Question::Append(rpc)).await?;
+        let is_cut_off = self.network.is_cut_off.load(Ordering::Relaxed);
+        let answer = self.ask(Question::Append { request: rpc, is_cut_off }).await?;
         match &answer {
             AppendEntriesResponse::Success => self.note(vote, last, committed),
             AppendEntriesResponse::PartialSuccess(matched) => self.note(vote, *matched, committed),

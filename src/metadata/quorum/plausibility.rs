@@ -36,7 +36,7 @@ pub(crate) fn implausible(from: ReplicaKey, question: &Question, known: Known) -
         return Some(format!("term {} is far beyond this node's, {}", vote.leader_id.term, known.term));
     }
     let ids = match question {
-        Question::Append(request) => vec![request.prev_log_id, request.leader_commit],
+        Question::Append { request, .. } => vec![request.prev_log_id, request.leader_commit],
         Question::Vote(request) | Question::PreVote(request) => vec![request.last_log_id],
         Question::Snapshot { meta, .. } => vec![meta.last_log_id, *meta.last_membership.log_id()],
         Question::TransferLeader(request) => vec![request.last_log_id().copied()],
@@ -47,7 +47,7 @@ pub(crate) fn implausible(from: ReplicaKey, question: &Question, known: Known) -
         return Some(why);
     }
     match question {
-        Question::Append(request) => misordered(request),
+        Question::Append { request, .. } => misordered(request),
         Question::Snapshot { meta, content, .. } => {
             match snapshot::decode(known.snapshot_version, content, "") {
                 Ok((found, _)) if found == *meta => None,
@@ -62,7 +62,7 @@ pub(crate) fn implausible(from: ReplicaKey, question: &Question, known: Known) -
 /// In whose name a message about the log is sent, and whether that one claims to lead.
 fn vote_of(question: &Question) -> Option<(&Vote, bool)> {
     match question {
-        Question::Append(request) => Some((&request.vote, true)),
+        Question::Append { request, .. } => Some((&request.vote, true)),
         Question::Vote(request) | Question::PreVote(request) => Some((&request.vote, false)),
         Question::Snapshot { vote, .. } | Question::Lost { vote, .. } => Some((vote, true)),
         Question::TransferLeader(request) => Some((request.from_leader(), true)),
@@ -127,12 +127,13 @@ mod tests {
     fn append(term: u64, prev: Option<(u64, u64)>, entries: &[(u64, u64)]) -> Question {
         let blank =
             |(term, index): &(u64, u64)| Entry::new(entry::log_id(*term, *index), EntryPayload::Blank);
-        Question::Append(AppendEntriesRequest {
+        let request = AppendEntriesRequest {
             vote: Vote::new_committed(term, key(1)),
             prev_log_id: prev.map(|(term, index)| entry::log_id(term, index)),
             entries: entries.iter().map(blank).collect(),
             leader_commit: None,
-        })
+        };
+        Question::Append { request, is_cut_off: false }
     }
 
     #[test]

@@ -119,6 +119,39 @@ async fn two_lost_disks_elect_nobody() {
     assert_eq!((*error_code, error_message.as_ref()), (ErrorCode::RequestTimedOut.code(), Some(&why)));
 }
 
+/// A leader that lost its majority goes on sending to who is left. Those must say what it says: nothing can be decided.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_still_hears_a_leader_without_a_majority_says_that_there_is_none() {
+    let wires = Wires::default();
+    let voters = [1, 2, 3, 4, 5];
+    let machines: Vec<Machine> = voters.iter().map(|id| Machine::new(*id, &voters, &wires)).collect();
+    let nodes: Vec<_> = machines.iter().map(Machine::start).collect();
+    let observer = Machine { servers: (1..=5).map(host).collect(), ..Machine::new(6, &[], &wires) }.start();
+    for node in nodes.iter().chain([&observer]) {
+        wait_for(node, "a controller", |image| image.controller.is_some()).await;
+    }
+    let leads = leader(&nodes).await;
+    let (leading, following): (Vec<usize>, Vec<usize>) = (0..5).partition(|it| nodes[*it].id() == leads);
+    following[..3].iter().for_each(|dead| machines[*dead].end(&nodes[*dead]));
+    let left = [&nodes[leading[0]], &nodes[following[3]], &observer];
+    for node in left {
+        let told = async {
+            while node.lost_majority().is_none() {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        let told = tokio::time::timeout(LIMIT, told).await;
+        told.unwrap_or_else(|_| panic!("node {}, where {leads} leads, says nothing", node.id()));
+        let why = node.lost_majority().unwrap();
+        assert!(why.contains("2 of 5 voters are there, 3 are needed"), "node {}: {why}", node.id());
+        assert_eq!(node.image().controller, None, "node {}", node.id());
+    }
+    let back = machines[following[0]].start();
+    for node in left.into_iter().chain([&back]) {
+        wait_for(node, "a controller again", |image| image.controller.is_some()).await;
+    }
+}
+
 /// A directory whose metadata is gone may have voted. It must not begin anew under the same id.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_directory_without_its_metadata_is_refused() {
