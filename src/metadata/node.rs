@@ -56,7 +56,7 @@ pub struct MetadataNode {
     addresses: watch::Receiver<Addresses>,
     /// Whether the node belongs to a cluster, or why it never will.
     joined: watch::Receiver<Option<Result<(), String>>>,
-    /// What is wrong while the quorum has no majority.
+    /// What is wrong while the quorum has no majority, or what a node waits for that belongs to no cluster yet.
     majority: watch::Receiver<Option<String>>,
     sessions: Arc<Sessions>,
     stop: Mutex<Option<oneshot::Sender<()>>>,
@@ -122,7 +122,8 @@ impl MetadataNode {
         self.images.borrow().controller == Some(self.id)
     }
 
-    /// Why there is no active controller, who is missing, and what to do, once that has lasted some seconds.
+    /// Why there is no active controller, who is missing, and what to do, once that has lasted some seconds. Of a node that
+    /// belongs to no cluster yet: what it waits for.
     pub fn lost_majority(&self) -> Option<String> {
         self.majority.borrow().clone()
     }

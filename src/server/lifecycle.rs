@@ -113,9 +113,7 @@ pub(crate) async fn register(
                 return Ok(answer.broker_epoch);
             }
             ErrorCode::NotController => {
-                tracing::warn!(
-                    "no controller can be reached; waiting for a majority of controller.quorum.voters"
-                );
+                tell_of_no_controller(context);
             }
             ErrorCode::DuplicateBrokerRegistration => {
                 if context.clock.monotonic().saturating_sub(begun) > patience {
@@ -130,6 +128,27 @@ pub(crate) async fn register(
         }
         tokio::time::sleep(PAUSE).await;
     }
+}
+
+/// Says that a broker finds no controller that could take it in, and whom it waits for, unless the quorum has told more.
+fn tell_of_no_controller(context: &Context) {
+    if context.metadata.lost_majority().is_some() {
+        return;
+    }
+    let known = context.metadata.voter_addresses();
+    let mut awaited: Vec<String> =
+        known.iter().map(|(node, (host, port))| format!("node {node} at {host}:{port}")).collect();
+    if awaited.is_empty() {
+        let config = &context.static_config;
+        let named = config.quorum_voters.iter();
+        awaited.extend(named.map(|voter| format!("node {} at {}:{}", voter.id, voter.host, voter.port)));
+        let servers = config.quorum_bootstrap_servers.iter();
+        awaited.extend(servers.map(|(host, port)| format!("the controller at {host}:{port}")));
+    }
+    tracing::warn!(
+        "no controller takes this broker in yet; it waits for a majority of the voters: {}",
+        awaited.join(", ")
+    );
 }
 
 /// Returns when this node's image has the registration of `epoch` in a state that is wanted.
@@ -316,6 +335,8 @@ async fn heartbeat(
         code @ (ErrorCode::BrokerIdNotRegistered | ErrorCode::StaleBrokerEpoch) => {
             Heartbeat::Lost(lost(code, context.node_id))
         }
+        // It is told already that there is no controller, and why.
+        ErrorCode::NotController if context.metadata.lost_majority().is_some() => Heartbeat::NotTaken,
         code => {
             tracing::warn!("the controller did not take a heartbeat: {code}");
             Heartbeat::NotTaken

@@ -113,7 +113,8 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 const HAND_OVER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Starts a node. Ports come first: if one cannot be had, nothing on the disk has been touched. Controllers are
-/// served next, because the quorum has no leader before its nodes hear each other; clients are served last.
+/// served next, because the quorum has no leader before its nodes hear each other, and so are metrics and health, which tell
+/// what a node waits for; clients are served last.
 pub async fn start(config: BrokerConfig, machine: Machine) -> Result<Server, StartError> {
     let (ready, is_ready) = watch::channel(false);
     let bound = listener::bind(&config, &*machine.network, &is_ready).await?;
@@ -141,12 +142,12 @@ pub async fn start(config: BrokerConfig, machine: Machine) -> Result<Server, Sta
     let mut server = Server::new(context.clone(), ready);
     let (quorum, clients) = bound.into_iter().partition(|bound| bound.endpoint().serves_quorum);
     server.listen(quorum);
+    server.serve_http(http);
     server.tasks.spawn(suspicion::watch(context, network, lost, server.stopping.clone()));
     metadata.joined().await?;
     if config.roles.broker {
         server.begin_as_broker(registration, next_incarnation, follower, deletes_strays).await?;
     }
-    server.serve_http(http);
     server.listen(clients);
     server.ready.send_replace(true);
     Ok(server)
@@ -340,7 +341,12 @@ impl Server {
     fn serve_http(&mut self, listener: Option<Arc<dyn Listener>>) {
         let Some(listener) = listener else { return };
         self.http = Some(listener.local_addr());
-        self.tasks.spawn(admin::serve(listener, self.context.clone(), self.stopping.clone()));
+        self.tasks.spawn(admin::serve(
+            listener,
+            self.context.clone(),
+            self.ready.subscribe(),
+            self.stopping.clone(),
+        ));
     }
 
     /// Takes connections from now on.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use klamm_model::{NodeId, Uuid};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::orders::Order;
 use super::settings::{Keep, Settings, StartError, Voter};
@@ -37,8 +37,8 @@ pub(super) struct Settled {
     pub(super) is_former: bool,
 }
 
-/// Finds or forms the cluster, and answers others that are looking for it meanwhile. `None` if the node is stopped
-/// first.
+/// Finds or forms the cluster, and answers others that are looking for it meanwhile. What it waits for is told in the log
+/// and by `lost`. `None` if the node is stopped first.
 ///
 /// # Errors
 /// When the settings of the nodes contradict each other, or the disk fails.
@@ -47,8 +47,8 @@ pub(super) async fn settle(
     run: u64,
     wanted: Option<&str>,
     keep: &Keep,
-    orders: &mut mpsc::Receiver<Order>,
-    stop: &mut oneshot::Receiver<()>,
+    (orders, stop): (&mut mpsc::Receiver<Order>, &mut oneshot::Receiver<()>),
+    lost: &watch::Sender<Option<String>>,
 ) -> Result<Option<Settled>, StartError> {
     let own = settings.introduction(run, None);
     let network = Network::new(settings, run, None);
@@ -72,7 +72,7 @@ pub(super) async fn settle(
         let storage = |source| StartError::Storage { dir: settings.dir.clone(), source };
         match verdict {
             Verdict::Refuse(why) => return Err(StartError::Membership(why)),
-            Verdict::Wait(why) => told.tell(settings.clock.monotonic(), &why),
+            Verdict::Wait(why) => told.tell(settings.clock.monotonic(), why, lost),
             Verdict::Form(voters) => {
                 let cluster_id = wanted.map_or_else(|| random_cluster_id(settings), str::to_owned);
                 form_cluster(settings, &voters).and_then(|()| keep(&cluster_id)).map_err(storage)?;
@@ -97,11 +97,13 @@ struct Told {
 }
 
 impl Told {
-    fn tell(&mut self, now: Duration, why: &str) {
-        let is_due = |(at, told): &(Duration, String)| told != why || now.saturating_sub(*at) >= TELL_EVERY;
+    fn tell(&mut self, now: Duration, why: String, lost: &watch::Sender<Option<String>>) {
+        let is_due = |(at, told): &(Duration, String)| *told != why || now.saturating_sub(*at) >= TELL_EVERY;
         if self.last.as_ref().is_none_or(is_due) {
-            tracing::info!("this node belongs to no cluster yet: {why}");
-            self.last = Some((now, why.to_owned()));
+            let text = format!("this node belongs to no cluster yet: {why}");
+            tracing::info!("{text}");
+            lost.send_replace(Some(text));
+            self.last = Some((now, why));
         }
     }
 }

@@ -116,6 +116,27 @@ impl Members {
         }
     }
 
+    /// Asks all that are configured who they are, and says what they answer to a node that knows no voters yet.
+    async fn who_could_take_it_in(&self) -> String {
+        let named = self.voters.iter().filter(|voter| voter.id != self.own.key.id);
+        let named = named.map(|voter| (voter.id, voter.to_string(), voter.address()));
+        let unnamed = self.bootstrap_servers.iter();
+        let unnamed =
+            unnamed.map(|(host, port)| (NodeId(-1), format!("{host}:{port}"), (host.clone(), *port)));
+        let asked = named.chain(unnamed).map(|(id, name, address)| async move {
+            match introduce(&self.network, &self.own.asking_for(0), id, address).await {
+                Ok(found) => format!("{name} (node {} answers)", found.key.id),
+                Err(why) => format!("{name} ({why})"),
+            }
+        });
+        let answers: Vec<String> = join_all(asked).await;
+        format!(
+            "no controller is known, and this node has no voters yet: it waits to be taken into the cluster by a leader \
+             with a majority of {}",
+            answers.join(", ")
+        )
+    }
+
     /// Asks all voters who they are, and says which do not answer.
     async fn who_is_missing(&self) -> String {
         let membership = self.raft.metrics().borrow_watched().membership_config.membership().clone();
@@ -138,8 +159,7 @@ impl Members {
         });
         let missing: Vec<String> = join_all(asked).await.into_iter().flatten().collect();
         if all == 0 {
-            return "no controller is known, and this node has no voters yet: it waits to be taken into the cluster"
-                .to_owned();
+            return self.who_could_take_it_in().await;
         }
         if missing.is_empty() {
             return format!(

@@ -211,10 +211,11 @@ impl Work {
             self.run,
             wanted.as_deref(),
             &keep,
-            &mut self.orders,
-            &mut self.stop,
+            (&mut self.orders, &mut self.stop),
+            &self.lost,
         )
         .await;
+        self.lost.send_replace(None);
         let Settled { cluster_id, is_former } = match settled {
             Ok(Some(settled)) => settled,
             Ok(None) => return,

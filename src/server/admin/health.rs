@@ -10,7 +10,7 @@ use crate::context::Context;
 const PARTITIONS_MAX: usize = 20;
 
 /// What keeps this node from serving, one line each; nothing if it serves.
-pub(super) fn problems(context: &Context) -> Vec<String> {
+pub(super) fn problems(context: &Context, is_ready: bool) -> Vec<String> {
     let image = context.image();
     let mut problems = Vec::new();
     match image.brokers.get(&context.node_id) {
@@ -50,6 +50,9 @@ pub(super) fn problems(context: &Context) -> Vec<String> {
     problems.extend(partitions.into_values().take(PARTITIONS_MAX));
     if more > 0 {
         problems.push(format!("and {more} more partitions"));
+    }
+    if problems.is_empty() && !is_ready {
+        problems.push("this node is starting, and does not serve clients yet".to_owned());
     }
     problems
 }

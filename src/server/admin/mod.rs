@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use klamm_io::{Listener, Stream};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::context::Context;
@@ -27,8 +28,13 @@ const CONNECTIONS_MAX: usize = 16;
 /// How long a client may take for its request, and for reading the answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Serves until `stop`.
-pub(crate) async fn serve(listener: Arc<dyn Listener>, context: Arc<Context>, mut stop: Stop) {
+/// Serves until `stop`, also while the node starts and looks for its cluster; `ready` says when it serves clients.
+pub(crate) async fn serve(
+    listener: Arc<dyn Listener>,
+    context: Arc<Context>,
+    ready: watch::Receiver<bool>,
+    mut stop: Stop,
+) {
     let mut connections = JoinSet::new();
     loop {
         let has_room = connections.len() < CONNECTIONS_MAX;
@@ -38,7 +44,7 @@ pub(crate) async fn serve(listener: Arc<dyn Listener>, context: Arc<Context>, mu
             Some(_) = connections.join_next(), if !connections.is_empty() => {}
             accepted = listener.accept(), if has_room => match accepted {
                 Ok(stream) => {
-                    let answering = answer(stream, context.clone());
+                    let answering = answer(stream, context.clone(), *ready.borrow());
                     connections.spawn(tokio::time::timeout(TIMEOUT, answering));
                 }
                 Err(error) => {
@@ -51,10 +57,10 @@ pub(crate) async fn serve(listener: Arc<dyn Listener>, context: Arc<Context>, mu
 }
 
 /// Answers one request and ends the connection: who scrapes comes every few seconds.
-async fn answer(stream: Arc<dyn Stream>, context: Arc<Context>) {
+async fn answer(stream: Arc<dyn Stream>, context: Arc<Context>, is_ready: bool) {
     let Some(request) = read_request(&*stream).await else { return };
     let page = match request {
-        Ok(path) => page(&path, &context),
+        Ok(path) => page(&path, &context, is_ready),
         Err(page) => page,
     };
     // A client that has gone does not miss its answer.
@@ -84,7 +90,7 @@ impl Page {
     }
 }
 
-fn page(path: &str, context: &Arc<Context>) -> Page {
+fn page(path: &str, context: &Arc<Context>, is_ready: bool) -> Page {
     match path {
         "/metrics" => Page {
             status: "200 OK",
@@ -92,7 +98,7 @@ fn page(path: &str, context: &Arc<Context>) -> Page {
             body: metrics::exposition(context),
         },
         "/health" => {
-            let problems = health::problems(context);
+            let problems = health::problems(context, is_ready);
             if problems.is_empty() {
                 Page::text("200 OK", "ok\n")
             } else {

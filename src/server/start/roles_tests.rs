@@ -89,6 +89,48 @@ async fn a_controller_and_two_brokers_without_a_vote() {
     decider.stop().await;
 }
 
+/// A GET over HTTP: the status line and the body. Nothing as long as nobody listens.
+async fn get(port: u16, path: &str) -> Option<(String, String)> {
+    let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.ok()?;
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n").as_bytes()).await.ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.ok()?;
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    Some((head.lines().next()?.to_owned(), body.to_owned()))
+}
+
+/// The port was open while a node waited for its cluster, and nothing answered: a probe could not tell what it waits for.
+#[tokio::test(flavor = "multi_thread")]
+async fn health_is_served_while_a_node_waits_for_its_cluster() {
+    let [voter, http] = free_ports(2)[..] else { unreachable!() };
+    let waiting = [
+        broker(voter, "controller.quorum.voters"),
+        vec![("klamm.http.listener", format!("127.0.0.1:{http}"))],
+    ];
+    let starting = tokio::spawn(async move { start_with(4, &waiting.concat()).await });
+    let told = async {
+        loop {
+            if let Some((status, body)) = get(http, "/health").await
+                && body.contains(&format!("missing: node 1 at 127.0.0.1:{voter} ("))
+            {
+                return (status, body);
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let told = tokio::time::timeout(Duration::from_secs(20), told).await;
+    let (status, body) = told.expect("it says whom it waits for");
+    assert_eq!(status, "HTTP/1.1 503 Service Unavailable");
+    assert!(body.contains("this node belongs to no cluster yet"), "{body}");
+    assert_eq!(get(http, "/metrics").await.unwrap().0, "HTTP/1.1 200 OK");
+
+    let decider = start_with(1, &controller(voter)).await.unwrap();
+    let server = tokio::time::timeout(Duration::from_secs(20), starting).await.unwrap().unwrap().unwrap();
+    assert_eq!(get(http, "/health").await.unwrap().1, "ok\n");
+    server.stop().await;
+    decider.stop().await;
+}
+
 /// Sends a frame with this key and a body of so many bytes; whether it is answered, and the connection not closed.
 async fn is_answered(port: u16, api_key: i16, body_len: usize) -> bool {
     let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.unwrap();
