@@ -25,7 +25,7 @@ mod start;
 mod succession;
 mod tool_file;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -138,6 +138,11 @@ impl MetadataNode {
         let addresses = self.addresses.borrow();
         let voters = addresses.iter().filter(|(_, (_, votes))| *votes);
         voters.map(|(node, (address, _))| (*node, address.clone())).collect()
+    }
+
+    /// The nodes of the quorum, with or without a vote.
+    pub fn members(&self) -> BTreeSet<NodeId> {
+        self.addresses.borrow().keys().copied().collect()
     }
 
     /// The node of the quorum that listens at this host and port.

@@ -62,10 +62,11 @@ pub(crate) fn take_over(
         }
         store.take_over()?;
         adoption.warnings().iter().for_each(|line| tracing::warn!("{line}"));
-        tracing::info!(
-            "Klamm has taken over from Apache Kafka, which does not start on this directory any more; \
-             'klamm release' gives it back"
-        );
+        let what = match adoption.is_after_release() {
+            true => "Klamm goes on with what 'klamm release' had made of this directory. Apache Kafka",
+            false => "Klamm has taken over from Apache Kafka, which",
+        };
+        tracing::info!("{what} does not start on this directory any more; 'klamm release' gives it back");
     }
     Adoption::finish(disk, &dir).map_err(failed)
 }

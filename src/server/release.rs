@@ -1,12 +1,13 @@
 //! Giving log directories back to Apache Kafka.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use klamm_config::BrokerConfig;
 use klamm_metadata::MetadataNode;
 use klamm_metadata::adoption::{self, Adoption};
-use klamm_model::Uuid;
+use klamm_model::{NodeId, Uuid};
 use klamm_storage::{Keeper, LogStore, StorageError, StoreSettings, identity};
 
 use crate::start::{Machine, metadata_settings};
@@ -20,6 +21,18 @@ pub enum ReleaseError {
     /// The metadata cannot be read.
     #[error(transparent)]
     Metadata(#[from] klamm_metadata::StartError),
+    /// The node is one of several. Nothing was changed.
+    #[error(
+        "node {node} belongs to a cluster of nodes {nodes}, and only a node that is alone can be given back: neither Apache \
+         Kafka nor Klamm would start on the directories of one of several. If the other nodes are lost for good, \
+         'klamm release --alone' makes a cluster of one node of what this one has; if they are not, see docs/adoption.md"
+    )]
+    OfCluster {
+        /// This node.
+        node: NodeId,
+        /// All of them.
+        nodes: String,
+    },
     /// They were not given back.
     #[error(transparent)]
     Release(Box<adoption::ReleaseError>),
@@ -94,27 +107,43 @@ pub fn release(
     let mut config = BrokerConfig::defaults();
     (config.node_id, config.log_dirs) = (node_id, log_dirs);
     let config = Arc::new(config);
-    let image = image_of(&config, machine, &store)?;
+    let (image, nodes) = image_of(&config, machine, &store)?;
     let now_ms = machine.clock.now_ms();
-    if others == Others::Stay {
-        return Ok(adoption::release(&store, &image, disk, node_id, now_ms)?);
-    }
-    let cluster_id = Uuid::from_random(machine.random.next_16()).to_string();
-    let (image, told) = adoption::left_alone(&image, &store, node_id, &cluster_id)?;
-    let mut lines = adoption::release(&store, &image, disk, node_id, now_ms)?;
-    lines.extend(told);
+    let (image, mut lines) = match others {
+        Others::Stay if nodes.iter().any(|node| *node != node_id) => {
+            let nodes: Vec<String> = nodes.iter().map(NodeId::to_string).collect();
+            return Err(ReleaseError::OfCluster { node: node_id, nodes: nodes.join(", ") });
+        }
+        Others::Stay => {
+            let partitions: usize = image.topics.values().map(|topic| topic.partitions.len()).sum();
+            let line = format!(
+                "{} topics with {partitions} partitions were given back to Apache Kafka: start Kafka 4.4 with \
+                 node.id={node_id} on the same log.dirs",
+                image.topics.len()
+            );
+            (image, vec![line])
+        }
+        Others::Lost => {
+            let cluster_id = Uuid::from_random(machine.random.next_16()).to_string();
+            let (image, told) = adoption::left_alone(&image, &store, node_id, &cluster_id)?;
+            (Arc::new(image), told)
+        }
+    };
+    lines.extend(adoption::release(&store, &image, disk, node_id, now_ms)?);
     Ok(lines)
 }
 
-/// The metadata as the last run of the node left it.
+/// The metadata as the last run of the node left it, and the nodes of the cluster: its brokers, and the members of its
+/// quorum.
 fn image_of(
     config: &Arc<BrokerConfig>,
     machine: &Machine,
     store: &Arc<LogStore>,
-) -> Result<Arc<klamm_metadata::Image>, ReleaseError> {
+) -> Result<(Arc<klamm_metadata::Image>, BTreeSet<NodeId>), ReleaseError> {
     let node =
         MetadataNode::start(metadata_settings(config, machine, store, (String::new(), 0), Arc::default()))?;
-    let image = node.image();
+    let (image, mut nodes) = (node.image(), node.members());
     node.shutdown();
-    Ok(image)
+    nodes.extend(image.brokers.keys());
+    Ok((image, nodes))
 }

@@ -60,9 +60,12 @@ pub fn left_alone(
             };
         }
     }
+    let partitions: usize = image.topics.values().map(|topic| topic.partitions.len()).sum();
     let mut lines = vec![format!(
-        "node {node} is alone in cluster {cluster_id} from now on: start Klamm or Apache Kafka on it as a single node, and \
-         never start the other nodes of cluster {} again with their directories",
+        "node {node} is alone in cluster {cluster_id} from now on, with {} topics of {partitions} partitions: start Klamm on \
+         the same log.dirs as a single node (Apache Kafka 4.4 would start on them, too), and never start the other nodes \
+         of cluster {} again with their directories",
+        image.topics.len(),
         store.cluster_id()
     )];
     lines.extend(told(&behind, "were not in sync here, and may lack records that were acknowledged"));

@@ -86,6 +86,7 @@ pub struct Adoption {
     report: Vec<String>,
     warnings: Vec<String>,
     has_unknown_folders: bool,
+    is_after_release: bool,
 }
 
 impl Adoption {
@@ -110,6 +111,11 @@ impl Adoption {
     /// What whoever runs the node has to know or do.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
+    }
+
+    /// Whether the directories are as a release left them: Apache Kafka did not run on them since.
+    pub fn is_after_release(&self) -> bool {
+        self.is_after_release
     }
 
     /// Whether there are folders of partitions that no topic needs. They are kept.
@@ -189,7 +195,9 @@ fn plan_kraft(
     settle_partitions(&mut image, settings.node_id);
     let (report, warnings) = report::kraft(&image, &log, found);
     let has_unknown_folders = !found.unknown_to(&image).is_empty();
-    Ok(Adoption { image, report, warnings, has_unknown_folders })
+    // Apache Kafka always has a segment, and a release leaves none.
+    let is_after_release = !log.has_segments && log.end_offset > 0;
+    Ok(Adoption { image, report, warnings, has_unknown_folders, is_after_release })
 }
 
 /// The image that the records make. Its offset is that of the last record, so that Klamm's log goes on there.

@@ -39,6 +39,8 @@ pub(crate) struct QuorumLog {
     pub records: Vec<MetadataRecord>,
     /// The offset behind the last record.
     pub end_offset: Offset,
+    /// Whether there is more than a snapshot.
+    pub has_segments: bool,
     /// The term of the last leader that wrote.
     pub leader_epoch: i32,
     /// The voters that the last leader named, by their ids.
@@ -113,6 +115,7 @@ fn read_folder(disk: &dyn Disk, folder: &Path) -> Result<QuorumLog, AdoptionErro
         segments.push((base, path));
     }
     segments.sort();
+    reading.log.has_segments = !segments.is_empty();
     for (index, (_, path)) in segments.iter().enumerate() {
         let is_last = index + 1 == segments.len();
         reading.segment(path, read_file(disk, path)?, is_last)?;

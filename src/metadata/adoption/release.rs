@@ -62,8 +62,8 @@ pub enum ReleaseError {
     Refused(String),
 }
 
-/// Gives the store's directories back to Apache Kafka 4.4, with the metadata of `image`, to whose cluster they belong then. The lines that it
-/// returns are for a person.
+/// Gives the store's directories back to Apache Kafka 4.4, with the metadata of `image`, to whose cluster they belong then.
+/// The lines that it returns are for a person, and say what had to be changed.
 ///
 /// # Errors
 /// When a directory is missing or the disk fails.
@@ -89,15 +89,6 @@ pub fn release(
     disk.replace(&dir.join(JOURNAL), JOURNAL_SAYS.as_bytes()).map_err(failed)?;
     store.give_back(&image.cluster_id)?;
     remove_metadata(disk, &dir).map_err(failed)?;
-    let partitions: usize = image.topics.values().map(|topic| topic.partitions.len()).sum();
-    lines.insert(
-        0,
-        format!(
-            "{} topics with {partitions} partitions were given back to Apache Kafka: start Kafka 4.4 with node.id={node} \
-             on the same log.dirs",
-            image.topics.len()
-        ),
-    );
     Ok(lines)
 }
 

@@ -52,7 +52,13 @@ pub(super) fn plan(
         image.cluster_id
     )];
     lines.extend(report::contents(&image, folders));
-    Ok(Adoption { report: lines, warnings: warnings(&image), has_unknown_folders: false, image })
+    Ok(Adoption {
+        report: lines,
+        warnings: warnings(&image),
+        has_unknown_folders: false,
+        is_after_release: false,
+        image,
+    })
 }
 
 fn topic_of(

@@ -29,7 +29,7 @@ use crate::quorum::log::{LOG_FILE, LogStore, VOTE_FILE, form_alone};
 use crate::quorum::network::Network;
 use crate::quorum::replica_key::ReplicaKey;
 use crate::quorum::state_machine::{SNAPSHOT_FILE, StateMachine};
-use crate::quorum::{Raft, Runtime, TypeConfig, VoterNode};
+use crate::quorum::{Membership, Raft, Runtime, TypeConfig, VoterNode};
 
 /// How many requests may wait to be decided; who comes then waits to wait.
 const JOBS_WAITING_MAX: usize = 1024;
@@ -273,10 +273,11 @@ impl Work {
         let raft = Raft::new(own, Arc::new(config), network.clone(), log.clone(), machine)
             .await
             .map_err(|error| fatal(&error))?;
-        if voters(&raft).await.map_err(|error| fatal(&error))? == [own] {
+        let membership = membership(&raft).await.map_err(|error| fatal(&error))?;
+        if membership.voter_ids().eq([own]) {
             lead_alone(&raft, own).await.map_err(StartError::Quorum)?;
         }
-        addresses.send_replace(addresses_of(&raft));
+        addresses.send_replace(addresses_in(&membership));
         let images = published.subscribe();
         let members =
             Arc::new(Members::new(raft.clone(), network, &settings, failed.clone(), images.clone()));
@@ -344,10 +345,10 @@ fn node_of((host, port): &(String, u16)) -> VoterNode {
     VoterNode { host: host.clone(), port: *port }
 }
 
-/// The voters as this node knows them.
-async fn voters(raft: &Raft) -> Result<Vec<ReplicaKey>, Fatal<TypeConfig>> {
+/// The members as this node knows them.
+async fn membership(raft: &Raft) -> Result<Membership, Fatal<TypeConfig>> {
     // Metrics are published only some time after the start.
-    raft.with_raft_state(|state| state.membership_state.effective().membership().voter_ids().collect()).await
+    raft.with_raft_state(|state| state.membership_state.effective().membership().clone()).await
 }
 
 fn config(settings: &Settings, cluster_id: &str) -> Result<Config, String> {
@@ -408,14 +409,17 @@ async fn follow_quorum(
         members.note_cut_off();
         members.network.note_addresses(&members.membership());
         members.note_caught_up();
-        let now = addresses_of(raft);
+        let now = addresses_in(&members.membership());
         let has_others = now.len() > 1;
         if has_others {
             raft.runtime_config().tick(true);
         }
         known.send_if_modified(|known| {
-            let changed = *known != now;
-            *known = now;
+            // The first metrics may come before the members are in them.
+            let changed = *known != now && !now.is_empty();
+            if changed {
+                *known = now;
+            }
             changed
         });
         tokio::select! {
@@ -429,10 +433,7 @@ async fn follow_quorum(
 }
 
 /// Where the members listen. Of a node that comes back with another directory, the one that votes.
-fn addresses_of(raft: &Raft) -> Addresses {
-    let metrics = raft.metrics();
-    let metrics = metrics.borrow_watched();
-    let membership = metrics.membership_config.membership();
+fn addresses_in(membership: &Membership) -> Addresses {
     let address = |key: ReplicaKey, votes: bool| {
         let node = membership.get_node(&key)?;
         Some((key.id, (node.address(), votes)))

@@ -37,16 +37,19 @@ fn config(id: usize, ports: &[u16], session_timeout_ms: u32) -> BrokerConfig {
     klamm_config::load(&sources).unwrap().0
 }
 
-async fn node(id: usize, ports: &[u16], disk: &SimulatedDisk, session_timeout_ms: u32) -> Server {
-    let machine = Machine {
+fn machine(id: usize, disk: &SimulatedDisk) -> Machine {
+    Machine {
         disk: Arc::new(disk.clone()),
         network: Arc::new(SystemNetwork),
         clock: Arc::new(SystemClock::new()),
         random: Arc::new(SeededRandom::new(id as u64)),
         threads: Threads::default(),
         loggers: Arc::default(),
-    };
-    start(config(id, ports, session_timeout_ms), machine).await.unwrap()
+    }
+}
+
+async fn node(id: usize, ports: &[u16], disk: &SimulatedDisk, session_timeout_ms: u32) -> Server {
+    start(config(id, ports, session_timeout_ms), machine(id, disk)).await.unwrap()
 }
 
 /// Three nodes that know each other, on a disk each. Those that were killed are gone from the list.
@@ -170,4 +173,24 @@ async fn a_death_is_noticed_before_the_session_ends() {
             assert_eq!(unfenced(&server.context.image()).len(), 2, "those that live are let be");
         }
     }
+}
+
+/// One node of a cluster was given back like one that is alone, and then neither Klamm nor Apache Kafka took it.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_node_of_a_cluster_is_given_back_only_when_the_others_are_lost() {
+    use crate::Others;
+
+    let mut cluster = Cluster::start().await;
+    (1..=3).for_each(|id| cluster.kill(NodeId(id)));
+    let disk = cluster.disk(NodeId(1)).kill();
+    let release = |others| crate::release(vec!["/data".into()], others, &machine(1, &disk));
+    let why = release(Others::Stay).unwrap_err().to_string();
+    assert!(
+        why.starts_with("node 1 belongs to a cluster of nodes 1, 2, 3, and only a node that is alone"),
+        "{why}"
+    );
+    assert!(why.contains("'klamm release --alone'"), "{why}");
+    let lines = release(Others::Lost).unwrap();
+    assert!(lines[0].starts_with("node 1 is alone in cluster "), "{lines:?}");
+    assert!(!lines.iter().any(|line| line.contains("given back")), "{lines:?}");
 }
