@@ -27,7 +27,7 @@ pub use image::{
 pub use kept::{Kept, QuotaEntity};
 pub use node::{
     Decisions, Identity, Keep, MetadataNode, QuorumSettings, QuorumState, ReplicaProgress, Settings,
-    StartError, Voter, VoterChange, VoterChangeError,
+    StartError, Voter, VoterChange, VoterChangeError, holds_metadata,
 };
 pub use planted::Planted;
 #[cfg(debug_assertions)]

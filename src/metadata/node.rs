@@ -42,6 +42,7 @@ pub use commands::Decisions;
 pub use membership::{VoterChange, VoterChangeError};
 pub use progress::{QuorumState, ReplicaProgress};
 pub use settings::{Identity, Keep, QuorumSettings, Settings, StartError, Voter};
+pub use start::holds_metadata;
 
 /// A node of the metadata quorum. Dropping it stops it.
 pub struct MetadataNode {

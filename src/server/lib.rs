@@ -30,6 +30,7 @@ mod limits;
 mod listener;
 mod loggers;
 mod marker_channel;
+mod metadata_folder;
 mod metrics;
 mod moves;
 mod partition_table;

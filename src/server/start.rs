@@ -37,6 +37,7 @@ use crate::limits::{Connections, Limits, RateLimit};
 use crate::listener::{self, BindError, Bound};
 use crate::loggers::Loggers;
 use crate::marker_channel::MarkerChannel;
+use crate::metadata_folder;
 use crate::metrics::Metrics;
 use crate::moves;
 use crate::partition_table::PartitionTable;
@@ -82,6 +83,9 @@ pub enum StartError {
     /// A directory of Apache Kafka could not be taken over.
     #[error(transparent)]
     Takeover(#[from] TakeoverError),
+    /// The folder with the metadata is not where it is looked for.
+    #[error("{0}")]
+    NoMetadata(String),
     /// The cluster's metadata could not be opened.
     #[error(transparent)]
     Metadata(#[from] klamm_metadata::StartError),
@@ -122,6 +126,7 @@ pub async fn start(config: BrokerConfig, machine: Machine) -> Result<Server, Sta
     let store = Arc::new(LogStore::open(store_settings(&config, &machine))?);
     store.set_group_commit(config.klamm_flush_policy == FlushPolicy::GroupCommit);
     adoption::take_over(&store, &config, &topic_defaults(&config), &machine)?;
+    metadata_folder::check(&store, &config, &*machine.disk).map_err(StartError::NoMetadata)?;
     let config = Arc::new(config);
     let deletes_strays =
         strays::may_be_deleted(&*machine.disk, &directories::usable(&store), &store.metadata_dir())?;

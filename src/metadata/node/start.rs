@@ -5,9 +5,11 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use klamm_io::Disk;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::Fatal;
 use openraft::{AsyncRuntime, Config, SnapshotPolicy};
@@ -255,7 +257,7 @@ impl Work {
         let own = settings.key();
         let storage = |source| StartError::Storage { dir: settings.dir.clone(), source };
         make_dir(&settings).map_err(storage)?;
-        if is_new(&settings).map_err(storage)? {
+        if !holds_metadata(&*settings.disk, &settings.dir).map_err(storage)? {
             if !settings.is_alone() {
                 return Err(storage(missing_files(&cluster_id)));
             }
@@ -331,14 +333,17 @@ fn make_dir(settings: &Settings) -> io::Result<()> {
     settings.dir.parent().map_or(Ok(()), |parent| settings.disk.sync_dir(parent))
 }
 
-/// Whether no file of a quorum is there yet.
-fn is_new(settings: &Settings) -> io::Result<bool> {
+/// Whether a file of the quorum is in this folder.
+///
+/// # Errors
+/// When the disk cannot tell.
+pub fn holds_metadata(disk: &dyn Disk, dir: &Path) -> io::Result<bool> {
     for name in [LOG_FILE, VOTE_FILE, SNAPSHOT_FILE] {
-        if settings.disk.exists(&settings.dir.join(name))? {
-            return Ok(false);
+        if disk.exists(&dir.join(name))? {
+            return Ok(true);
         }
     }
-    Ok(true)
+    Ok(false)
 }
 
 fn node_of((host, port): &(String, u16)) -> VoterNode {
