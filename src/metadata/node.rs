@@ -24,6 +24,7 @@ mod settings;
 mod start;
 mod succession;
 mod tool_file;
+mod unlisted;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -33,6 +34,7 @@ use klamm_model::NodeId;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot, watch};
 
+use crate::controller::KRAFT_VERSION;
 use crate::image::Image;
 use controller_task::Job;
 use orders::Order;
@@ -47,6 +49,8 @@ pub use start::holds_metadata;
 /// A node of the metadata quorum. Dropping it stops it.
 pub struct MetadataNode {
     id: NodeId,
+    /// Whom `controller.quorum.voters` names.
+    configured: Vec<NodeId>,
     /// The name of the listener that the quorum uses.
     listener: String,
     images: watch::Receiver<Arc<Image>>,
@@ -127,6 +131,15 @@ impl MetadataNode {
     /// belongs to no cluster yet: what it waits for.
     pub fn lost_majority(&self) -> Option<String> {
         self.majority.borrow().clone()
+    }
+
+    /// What to say of voters that `controller.quorum.voters` does not name, if there are any. They count all the same.
+    pub fn unlisted_voters(&self) -> Option<String> {
+        let is_dynamic = self.image().feature(KRAFT_VERSION) > 0;
+        if self.configured.is_empty() || is_dynamic {
+            return None;
+        }
+        unlisted::unlisted(&self.configured, self.voter_addresses().into_keys())
     }
 
     /// The host and port on which a node of the quorum listens for the others.

@@ -155,6 +155,7 @@ fn prepare(settings: Settings, disk_thread: DiskThread) -> Result<(MetadataNode,
     let sessions = Arc::new(Sessions::new(settings.clock.clone(), settings.quorum.broker_session_timeout));
     let node = MetadataNode {
         id: settings.node_id,
+        configured: settings.voters.iter().map(|voter| voter.id).collect(),
         listener: settings.listener.clone(),
         images,
         jobs,
@@ -287,6 +288,7 @@ impl Work {
         Runtime::spawn(members.clone().forget_gone());
         Runtime::spawn(members.clone().watch_majority(images.clone(), lost));
         Runtime::spawn(follow_quorum(members.clone(), published, addresses));
+        Runtime::spawn(members.clone().watch_unlisted());
         Runtime::spawn(members.clone().keep_own());
         Runtime::spawn(members.clone().finish_changes());
         let surroundings = Surroundings {

@@ -324,6 +324,20 @@ async fn an_idle_quorum_keeps_its_controller() {
     }
 }
 
+/// A quorum grows with the list and never shrinks with it: who had made it shorter thought that fewer deaths would count.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn voters_that_the_list_does_not_name_are_told() {
+    let (machines, nodes) = three().await;
+    assert_eq!(nodes[0].unlisted_voters(), None);
+    machines.iter().zip(&nodes).for_each(|(machine, node)| machine.end(node));
+    let shorter = machines[..2].iter().map(|machine| Machine { voters: vec![1, 2], ..machine.clone() });
+    for node in &shorter.map(|machine| machine.start()).collect::<Vec<_>>() {
+        wait_for(node, "a controller", |image| image.controller.is_some()).await;
+        let told = node.unlisted_voters().expect("it is told");
+        assert!(told.starts_with("voter 3 is in the quorum and not in controller.quorum.voters"), "{told}");
+    }
+}
+
 /// Who knows that the leader is dead need not wait until its time is over, which is a minute here.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_leader_is_replaced_at_once_by_those_who_know() {

@@ -9,6 +9,11 @@ use crate::context::Context;
 /// How many partitions are named.
 const PARTITIONS_MAX: usize = 20;
 
+/// What an operator should know of a node that serves all the same, a line each.
+pub(super) fn notes(context: &Context) -> Option<String> {
+    context.metadata.unlisted_voters().map(|note| format!("{note}\n"))
+}
+
 /// What keeps this node from serving, one line each; nothing if it serves.
 pub(super) fn problems(context: &Context, is_ready: bool) -> Vec<String> {
     let image = context.image();

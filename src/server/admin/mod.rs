@@ -100,7 +100,8 @@ fn page(path: &str, context: &Arc<Context>, is_ready: bool) -> Page {
         "/health" => {
             let problems = health::problems(context, is_ready);
             if problems.is_empty() {
-                Page::text("200 OK", "ok\n")
+                let notes = health::notes(context);
+                Page::text("200 OK", std::iter::once("ok\n".to_owned()).chain(notes).collect::<String>())
             } else {
                 Page::text("503 Service Unavailable", problems.join("\n") + "\n")
             }
