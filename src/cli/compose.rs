@@ -45,8 +45,11 @@ pub(crate) fn serve(config: BrokerConfig, loggers: Arc<Loggers>) -> anyhow::Resu
             _ = interrupt.recv() => tracing::info!("stopping: SIGINT"),
             reason = server.failed() => anyhow::bail!("the broker cannot go on: {reason}"),
         }
-        server.stop().await;
-        tracing::info!("stopped; the logs are closed cleanly");
+        if server.stop().await {
+            tracing::info!("stopped; the logs are closed cleanly");
+        } else {
+            tracing::info!("stopped");
+        }
         Ok(())
     })
 }

@@ -383,8 +383,9 @@ impl Server {
         }
     }
 
-    /// Ends connections when their answers are out, closes the logs and marks the stop as a clean one.
-    pub async fn stop(mut self) {
+    /// Ends connections when their answers are out, closes the logs and marks the stop as a clean one. False if they could
+    /// not be closed cleanly, which is told.
+    pub async fn stop(mut self) -> bool {
         if self.context.static_config.roles.broker {
             lifecycle::take_leave(&self.context).await;
         }
@@ -397,10 +398,12 @@ impl Server {
             self.tasks.shutdown().await;
         }
         background::checkpoint(&self.context.partitions, &self.context.store);
-        if let Err(error) = self.context.store.close(Some(self.context.broker_epoch())) {
+        let closed = self.context.store.close(Some(self.context.broker_epoch()));
+        if let Err(error) = &closed {
             tracing::error!("the logs were not closed cleanly, the next start will check them: {error}");
         }
         self.context.metadata.shutdown();
+        closed.is_ok()
     }
 }
 

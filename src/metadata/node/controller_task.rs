@@ -7,7 +7,7 @@ use klamm_io::{Clock, Random};
 use klamm_model::NodeId;
 use klamm_protocol::records::cluster_metadata::MetadataRecord;
 use openraft::async_runtime::watch::WatchReceiver;
-use openraft::errors::{ClientWriteError, RaftError};
+use openraft::errors::{ClientWriteError, Fatal, RaftError};
 use openraft::raft::ClientWriteResponse;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::MissedTickBehavior;
@@ -319,10 +319,18 @@ fn judge(
             Some(Err(SubmitError::NotController(id)))
         }
         Err(error) => {
-            tracing::error!("the metadata log cannot be written: {error}");
+            if is_failure(&error) {
+                tracing::error!("the metadata log cannot be written: {error}");
+            }
             Some(Err(SubmitError::Unavailable(id)))
         }
     }
+}
+
+/// Whether a write failed for more than that the node is being stopped, as it is when a majority is missing and requests
+/// wait for it.
+fn is_failure(error: &RaftError<TypeConfig, ClientWriteError<TypeConfig>>) -> bool {
+    !matches!(error, RaftError::Fatal(Fatal::Stopped))
 }
 
 #[cfg(test)]
@@ -405,6 +413,13 @@ mod tests {
             plan.outcomes
         );
         assert_eq!(plan.records.len(), 3);
+    }
+
+    /// An ordinary stop without a majority logged an error of the log.
+    #[test]
+    fn a_stop_is_no_failure_of_the_log() {
+        assert!(!is_failure(&RaftError::Fatal(Fatal::Stopped)));
+        assert!(is_failure(&RaftError::Fatal(Fatal::Panicked)));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What a leader's answer means for one partition.
 
 use klamm_io::BoxFuture;
-use klamm_model::{ErrorCode, LeaderEpoch, Offset};
+use klamm_model::{ErrorCode, LeaderEpoch, Offset, TopicPartition};
 use klamm_partition::{Fetched, Partition, ReplicationError};
 use klamm_protocol::messages::fetch::{FetchPartition, PartitionData};
 use klamm_storage::StorageError;
@@ -58,14 +58,12 @@ pub(super) fn take(partition: &Arc<Partition>, asked: &FetchPartition, data: Par
     let leader_epoch = LeaderEpoch(asked.current_leader_epoch);
     if data.diverging_epoch.end_offset >= 0 {
         let diverging = (LeaderEpoch(data.diverging_epoch.epoch), data.diverging_epoch.end_offset);
+        let before = partition.offsets().log_end;
         return match partition.truncate_diverging(diverging, leader_epoch) {
             Ok(end) => {
-                let name = partition.topic_partition();
-                tracing::info!(
-                    "cut {name} to {end}, because the log of its leader ends epoch {} at {}",
-                    diverging.0,
-                    diverging.1
-                );
+                if let Some(line) = told_of_cut(partition.topic_partition(), (before, end), diverging) {
+                    tracing::info!("{line}");
+                }
                 Next::FetchOn(Taken::default())
             }
             Err(error) => failed(partition, &error),
@@ -90,6 +88,20 @@ pub(super) fn take(partition: &Arc<Partition>, asked: &FetchPartition, data: Par
         }
         Err(error) => failed(partition, &error),
     }
+}
+
+/// What to say when a leader has told where its log parts from this one. Mostly nothing had to be cut: the leader began an
+/// epoch where this log ends.
+fn told_of_cut(
+    name: &TopicPartition,
+    (before, end): (Offset, Offset),
+    (epoch, ends_at): (LeaderEpoch, Offset),
+) -> Option<String> {
+    (end < before).then(|| {
+        format!(
+            "cut {name} from {before} to {end}, because the log of its leader ends epoch {epoch} at {ends_at}"
+        )
+    })
 }
 
 /// Cuts a log that has nothing in common with its leader's, which lies from `earliest` to `latest`. As in Kafka, what
@@ -132,13 +144,23 @@ fn failed(partition: &Partition, error: &ReplicationError) -> Next {
 mod tests {
     use std::path::Path;
 
-    use klamm_model::{NodeId, TopicPartition, Uuid};
+    use klamm_model::{NodeId, Uuid};
     use klamm_partition::{Leadership, PartitionSettings};
     use klamm_records::{BatchBuilder, BatchSettings};
     use klamm_storage::{LogConfig, LogStore, StoreSettings};
     use klamm_testing::{Failure, Fault, OperationKind, SeededRandom, SimulatedClock, SimulatedDisk};
 
     use super::*;
+
+    /// A follower that had nothing to cut said that it had cut its log to the end that it had.
+    #[test]
+    fn a_cut_is_told_only_where_something_was_cut() {
+        let name = TopicPartition::new("t3", 0);
+        let told = |before, end| told_of_cut(&name, (before, end), (LeaderEpoch(4), 1000));
+        assert_eq!(told(1000, 1000), None);
+        let line = "cut t3-0 from 1010 to 1000, because the log of its leader ends epoch 4 at 1000";
+        assert_eq!(told(1010, 1000).as_deref(), Some(line));
+    }
 
     /// A fetch tells the leader what is here, and the leader counts it as acknowledged.
     #[test]
