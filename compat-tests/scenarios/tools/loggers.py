@@ -8,7 +8,7 @@ from harness import *
 import kwire
 
 LOG = WORK / "broker.log"
-PART = "klamm_storage.store.placement"
+PART = "klamm_storage.store.making"
 FOLDER = f"log.dirs={WORK}/data"
 
 
@@ -43,7 +43,7 @@ with check("a part tells details when it is told to, and no other does"):
     equal((level(PART), details_of("a")), (["INFO"], []))
     set_level(PART, "DEBUG")
     details = details_of("b")
-    holds(details and all("klamm_storage::store::placement" in line for line in details), details)
+    holds(details and all("klamm_storage::store::making" in line for line in details), details)
 with check("what has no level of its own follows what it is a part of"):
     set_level(PART, None, operation=1)
     equal((level(PART), details_of("c")), (["INFO"], []))
