@@ -337,9 +337,14 @@ impl LogDirectory {
     }
 
     /// Takes the directory offline if its own identity is gone: then its file system was taken away, or it was
-    /// removed, and what is made there would be lost when the real one comes back.
+    /// removed, and what is made there would be lost when the real one comes back. A new directory has none until the node
+    /// belongs to a cluster.
     pub(super) fn check_identity(&self, disk: &dyn Disk) {
         const CHECK: &str = "look for the identity of the log directory";
+        let unwritten = self.unwritten.lock();
+        if unwritten.is_some() {
+            return;
+        }
         let file = self.path.join(meta_properties::FILE_NAME);
         match disk.exists(&file) {
             Ok(true) => {}

@@ -82,6 +82,19 @@ fn a_directory_joins_a_cluster_later_and_keeps_its_id() {
     assert_eq!(LogStore::open(new_first()).unwrap().cluster_id(), "one");
 }
 
+/// Whoever asked for the health of a node in its first moments took its directory offline, and the node ended.
+#[test]
+fn a_directory_that_has_no_identity_yet_has_not_lost_it() {
+    let disk = SimulatedDisk::new(1);
+    let store = LogStore::open(settings(&disk)).unwrap();
+    let failure = || store.directory_statuses()[0].failure.as_ref().map(ToString::to_string);
+    assert_eq!(failure(), None);
+    store.write_identities().unwrap();
+    assert_eq!(failure(), None);
+    disk.remove_file(Path::new("/logs/meta.properties")).unwrap();
+    assert!(failure().unwrap().contains("the file is gone"));
+}
+
 #[test]
 fn partitions_without_identity_are_refused() {
     let disk = SimulatedDisk::new(1);
