@@ -45,8 +45,17 @@ pub fn run() -> ExitCode {
 fn finish(result: anyhow::Result<()>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => fail(&format!("{error:#}")),
+        Err(error) => fail(&told_once(error.chain().map(ToString::to_string))),
     }
+}
+
+/// An error and its causes in one line. Many errors say their cause themselves, so it is not said again.
+fn told_once(causes: impl Iterator<Item = String>) -> String {
+    causes.fold(String::new(), |told, cause| match (told.is_empty(), told.contains(&cause)) {
+        (true, _) => cause,
+        (false, true) => told,
+        (false, false) => format!("{told}: {cause}"),
+    })
 }
 
 /// Tells why the process ends. It is no log line: it must be seen whatever `KLAMM_LOG` says.
@@ -54,4 +63,17 @@ fn fail(message: &str) -> ExitCode {
     // Nothing is left to do if stderr is closed.
     let _ = writeln!(std::io::stderr(), "klamm: {message}");
     ExitCode::from(FAILED)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let told = |causes: &[&str]| told_once(causes.iter().map(ToString::to_string));
+        assert_eq!(told(&["open a: gone", "gone"]), "open a: gone");
+        assert_eq!(told(&["open a", "gone", "it was moved"]), "open a: gone: it was moved");
+        assert_eq!(told(&["open a"]), "open a");
+    }
 }
