@@ -19,22 +19,23 @@ const QUORUM_LOGGER: &str = "openraft";
 pub(crate) fn to_stderr() -> Arc<Loggers> {
     let asked = std::env::var("KLAMM_LOG").unwrap_or_default();
     let (levels, unreadable) = levels_of(&asked);
-    let (filter, handle) = reload::Layer::new(targets(&levels));
+    let (filter, handle) = reload::Layer::new(Targets::new());
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal());
     tracing_subscriber::registry().with(filter).with(lines).init();
+    let apply = move |levels: &BTreeMap<String, LogLevel>| {
+        // It fails only where logging is over, at the end of the process.
+        let _ = handle.reload(targets(levels));
+    };
+    let loggers = Arc::new(Loggers::new(levels, Box::new(apply)));
     for part in unreadable {
         tracing::warn!(
             "KLAMM_LOG={asked}: {part} is neither a level nor a part's level, as klamm_server=debug; the levels are off, \
              error, warn, info, debug, trace"
         );
     }
-    let apply = move |levels: &BTreeMap<String, LogLevel>| {
-        // It fails only where logging is over, at the end of the process.
-        let _ = handle.reload(targets(levels));
-    };
-    Arc::new(Loggers::new(levels, Box::new(apply)))
+    loggers
 }
 
 /// The levels at start, and which words of `KLAMM_LOG` could not be read: the default, and over it what was asked for.
