@@ -62,7 +62,7 @@ fn untold(context: &Context, image: &Image) -> BTreeMap<Uuid, BTreeMap<TopicId, 
     let table = context.partitions.load();
     for local in table.topics() {
         let Some(topic) = image.topic(local.id) else { continue };
-        let unopened = local.offline.iter().filter(|index| !local.partitions.contains_key(index));
+        let unopened = local.offline.iter().filter(|index| !local.partitions.contains_key(*index));
         for index in local.partitions.keys().chain(unopened).copied() {
             let Some(state) = topic.partition(index) else { continue };
             let Some(directory) = directory_of(context, local, index, state) else { continue };

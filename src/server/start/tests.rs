@@ -8,6 +8,7 @@ use klamm_io::{Entry, File, OpenMode, SystemClock, SystemNetwork};
 use klamm_model::ErrorCode;
 use klamm_model::topic_name::GROUP_METADATA;
 use klamm_partition::{AppendOptions, Partition};
+use klamm_protocol::messages::create_partitions::{CreatePartitionsRequest, CreatePartitionsTopic};
 use klamm_protocol::messages::create_topics::{CreatableTopic, CreateTopicsRequest};
 use klamm_protocol::messages::delete_records::{
     DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsResponse, DeleteRecordsTopic,
@@ -72,6 +73,30 @@ async fn a_partition_that_could_not_be_opened_is_opened_when_the_disk_has_room()
     assert!(is_served(&server, "other").await, "the others are not kept from it");
     disk.clear(full);
     assert!(is_served(&server, "late").await);
+    server.stop().await;
+}
+
+/// What changed between two images was told by a library that passed over the first entry after what both share: now
+/// and then a topic that was made or got another leader was not looked at, and nobody served it until the broker was
+/// started anew.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_change_of_one_topic_among_many_is_followed() {
+    let server = node(Arc::new(SimulatedDisk::new(1))).await;
+    let names: Vec<String> = (0..100).map(|number| format!("topic-{number}")).collect();
+    for name in &names {
+        create(&server, name).await;
+    }
+    let metadata = server.context.metadata.within(Duration::from_secs(30));
+    for name in &names {
+        let topic = CreatePartitionsTopic { name: name.clone(), count: 2, assignments: None };
+        let request = CreatePartitionsRequest { topics: vec![topic], ..Default::default() };
+        let made = metadata.create_partitions(request).await;
+        assert_eq!(made.results[0].error_code, ErrorCode::None.code(), "{:?}", made.results[0]);
+        server.context.await_applied(10_000).await;
+    }
+    let is_served = |name: &&String| server.context.partitions.by_name(name, 1).is_some();
+    let unserved: Vec<&String> = names.iter().filter(|name| !is_served(name)).collect();
+    assert!(unserved.is_empty(), "nobody serves the second partitions of {unserved:?}");
     server.stop().await;
 }
 
