@@ -80,6 +80,11 @@ impl Broker {
         programs: &Programs,
     ) -> Broker {
         let folder = folder.to_path_buf();
+        let controller = (port + 1).to_string();
+        let settings = settings
+            .iter()
+            .map(|setting| setting.replace("$PORT", &port.to_string()).replace("$CONTROLLER", &controller))
+            .collect();
         Broker { flavor, port, folder, settings, programs: programs.clone(), process: None }
     }
 

@@ -15,7 +15,8 @@
 //!
 //! `each` makes one scenario per word, named `<name>/<word>`; the word replaces `$WITH` in `needs` and is in the
 //! environment as WITH. `each of all` has further words, whose scenarios are of the tier `all`. `broker: none` means that the scenario starts its own; `nodes` that several form a cluster, `joining` that
-//! further ones, brokers only, have their place in it and are not started with the others. Against what it cannot run, it is not listed. A scenario with a `soak
+//! further ones, brokers only, have their place in it and are not started with the others. In `broker`, `$PORT` is the
+//! broker's port and `$CONTROLLER` its controller's. Against what it cannot run, it is not listed. A scenario with a `soak
 //! limit` repeats itself many times when SOAK is set in its environment, and has that limit then.
 
 use crate::broker::Flavor;

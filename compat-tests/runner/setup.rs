@@ -10,6 +10,11 @@
 //! - `go`: the scenario's own folder, built; `cargo`: the scenario's own crate, built
 //! - `go-NAME`: scenarios/go/NAME, built, for a scenario in another language: `$GO_PROGRAMS/NAME`
 //! - `spring-VERSION`: clients/spring with that version of Spring Boot
+//! - `librdkafka`: librdkafka with its test runner, built from the source in clients/librdkafka/package-lock.json's
+//!   package: `$LIBRDKAFKA`
+//! - `kafka-python`: the source package of the kafka-python in clients/python/requirements-tests.txt, for its tests:
+//!   `$KAFKA_PYTHON`
+//! - `rust-rdkafka`: the tests of the crate rdkafka that scenarios/rust/rdkafka has, built: `$RUST_RDKAFKA`
 //! - `connect`: the jars of clients/connect, Kafka Connect with its connectors of files and MirrorMaker 2: `$CONNECT`
 
 use crate::scenario::Scenario;
@@ -35,6 +40,7 @@ pub(crate) fn prepare(home: &Path, scenarios: &[Scenario]) -> Result<Setup> {
     let (from_maven, others): (Vec<_>, Vec<_>) =
         distinct_needs(scenarios).into_iter().partition(|(need, _)| {
             ["kafka", "spring", "connect"].contains(&need.split('-').next().unwrap_or_default())
+                && *need != "kafka-python"
         });
     let lane = |needs: Vec<(&str, &Scenario)>| -> Result<()> {
         for (need, scenario) in needs {
@@ -107,6 +113,9 @@ impl Setup {
             .env("KAFKA_JARS", self.jars())
             .env("SPRING", &self.cache)
             .env("CONNECT", self.connect())
+            .env("LIBRDKAFKA", self.librdkafka().join(LIBRDKAFKA_SOURCE))
+            .env("KAFKA_PYTHON", self.kafka_python())
+            .env("RUST_RDKAFKA", self.rust_rdkafka())
             .env("GO_PROGRAMS", self.go_programs())
             .env("CLIENTS", &self.clients);
         command
@@ -114,6 +123,7 @@ impl Setup {
 
     fn fulfil(&self, need: &str, scenario: &Scenario, oracle: &Path) -> Result<()> {
         match need.split_once('-').unwrap_or((need, "")) {
+            ("kafka", "python") => self.fetch_kafka_python(),
             ("kafka", version) => self.kafka(version, oracle),
             ("kcat", "") => program("kcat", "kcat"),
             ("strace", "") => program("strace", "strace"),
@@ -125,6 +135,8 @@ impl Setup {
             ("cargo", "") => self.build_cargo(&scenario.file),
             ("spring", version) => self.build_spring(version),
             ("connect", "") => self.fetch_connect(),
+            ("librdkafka", "") => self.build_librdkafka(),
+            ("rust", "rdkafka") => self.build_rust_rdkafka(),
             _ => bail!("the runner knows no such need"),
         }
     }
@@ -298,6 +310,85 @@ impl Setup {
             .args(["-q", "-B", "dependency:copy-dependencies"])
             .arg(format!("-DoutputDirectory={}", folder.join("libs").display()))
             .current_dir(self.clients.join("connect")))?;
+        std::fs::write(folder.join("complete"), "")?;
+        Ok(())
+    }
+}
+
+/// Where librdkafka is in the npm package that has it.
+const LIBRDKAFKA_SOURCE: &str = "node_modules/@confluentinc/kafka-javascript/deps/librdkafka";
+
+/// The tests of other projects, from the source packages that the registries serve.
+impl Setup {
+    fn librdkafka(&self) -> PathBuf {
+        self.cache.join(named("librdkafka", &[&self.clients.join("librdkafka/package-lock.json")]))
+    }
+
+    /// librdkafka's own way to build; its tests link to what they build with.
+    fn build_librdkafka(&self) -> Result<()> {
+        let folder = self.librdkafka();
+        if folder.join("complete").exists() {
+            return Ok(());
+        }
+        program("npm", "npm")?;
+        for (name, package) in [("make", "make"), ("g++", "g++"), ("python3", "python3")] {
+            program(name, package)?;
+        }
+        let header = Command::new("sh").args(["-c", "echo '#include <openssl/ssl.h>' | cc -E -"]).output();
+        if !header.is_ok_and(|output| output.status.success()) {
+            install("libssl-dev")?;
+        }
+        std::fs::create_dir_all(&folder)?;
+        for name in ["package.json", "package-lock.json"] {
+            std::fs::copy(self.clients.join("librdkafka").join(name), folder.join(name))?;
+        }
+        let npm = ["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--silent"];
+        run(Command::new("npm").args(npm).current_dir(&folder))?;
+        let build = "./configure --disable-gssapi --disable-curl && make -j2 libs && make -j2 -C tests build";
+        run(Command::new("sh").args(["-c", build]).current_dir(folder.join(LIBRDKAFKA_SOURCE)))?;
+        std::fs::write(folder.join("complete"), "")?;
+        Ok(())
+    }
+
+    fn kafka_python(&self) -> PathBuf {
+        self.cache.join(named("kafka-python", &[&self.requirements("python-tests")]))
+    }
+
+    fn fetch_kafka_python(&self) -> Result<()> {
+        let folder = self.kafka_python();
+        if folder.join("complete").exists() {
+            return Ok(());
+        }
+        self.build_python("python-tests")?;
+        let wanted = std::fs::read_to_string(self.requirements("python-tests"))?;
+        let package = wanted.lines().find(|line| line.starts_with("kafka-python=="));
+        std::fs::create_dir_all(&folder)?;
+        run(Command::new(self.python_environment("python-tests").join("bin/pip"))
+            .args(["download", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-binary", ":all:"])
+            .arg(package.context("requirements-tests.txt has no kafka-python")?)
+            .current_dir(&folder))?;
+        let unpack = "tar -xzf kafka_python-*.tar.gz --strip-components=1 && touch complete";
+        run(Command::new("sh").args(["-c", unpack]).current_dir(&folder))
+    }
+
+    fn rust_rdkafka(&self) -> PathBuf {
+        self.cache.join(named("rust-rdkafka", &[&self.clients.join("../scenarios/rust/rdkafka/Cargo.lock")]))
+    }
+
+    /// A copy of the crate as cargo has fetched it for our own scenario, with its tests built.
+    fn build_rust_rdkafka(&self) -> Result<()> {
+        let folder = self.rust_rdkafka();
+        if folder.join("complete").exists() {
+            return Ok(());
+        }
+        program("make", "make")?;
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        run(Command::new("bash")
+            .arg(self.clients.join("rust-rdkafka/build"))
+            .arg(self.clients.join("../scenarios/rust/rdkafka"))
+            .arg(&folder)
+            .env("CARGO", cargo)
+            .env_remove("RUSTFLAGS"))?;
         std::fs::write(folder.join("complete"), "")?;
         Ok(())
     }
