@@ -63,10 +63,12 @@ def part(here, scenario, number, tests, function=None):
 
 
 def go(name, scenario):
-    """Runs the tests of one of librdkafka's set-ups, "default" or "noautocreate". What needs no broker is skipped."""
+    """Runs the tests of one of librdkafka's set-ups, "default" or "noautocreate". What needs no broker is skipped, and what needs share groups is left out: it takes minutes a test, and Klamm has none."""
     here = folder()
     parts = []
     for number, tests in all_tests(here).items():
+        if any("_share_" in test for test in tests):
+            continue
         for function in functions_of(number) if number in BY_FUNCTION else [None]:
             parts.append(part(here, scenario, number, tests, function))
     Suite(name, limit=400, together=3, folder=here).go(parts)

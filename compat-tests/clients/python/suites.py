@@ -2,7 +2,7 @@
 
 compat-tests/suites/NAME.4.4.0.tsv holds what came of each test on Kafka, if it was not skipped: test, result, seconds.
 RECORD=1 with --against 4.4.0 writes it; without it only the parts are run that have a test which passed on Kafka, and those
-must pass. ONLY=WORD runs only the parts with such a word in their names. Many of these tests measure time, so one that fails is
+must pass. ONLY="WORD …" runs only the parts with such a word in their names. Many of these tests measure time, so one that fails is
 tried once more, alone, when the others are done; that is told.
 
 compat-tests/suites/differences.tsv has the tests that pass on Kafka and not on Klamm: suite, test, the API that they need and
@@ -14,7 +14,7 @@ from harness import BOOTSTRAP, KLAMM, WORK, failures, finish
 
 LISTS = pathlib.Path(os.environ["CLIENTS"]).resolve().parent / "suites"
 RECORD = os.environ.get("RECORD")
-ONLY = os.environ.get("ONLY", "")
+ONLY = os.environ.get("ONLY", "").split()
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 SHOWN_LINES = 40
 
@@ -55,7 +55,7 @@ class Suite:
     def go(self, parts):
         """Runs all and ends the scenario."""
         recorded = {} if RECORD else {row["test"]: row["result"] for row in read(self.list)}
-        parts = [part for part in parts if ONLY in part.name]
+        parts = [part for part in parts if not ONLY or any(word in part.name for word in ONLY)]
         wanted = parts if RECORD else [part for part in parts if any(recorded.get(test) == PASSED and test not in self.unserved for test in part.tests)]
         outcomes = self.run_all(wanted)
         counts = {result: sum(outcome.result == result for outcome in outcomes.values()) for result in (PASSED, FAILED, SKIPPED)}
