@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use klamm_metadata::{RecoveryState, Topic};
+use klamm_metadata::{PartitionState, RecoveryState, Topic};
 use klamm_model::{Named, TopicPartition};
 
 /// How many there were since this process was started. What happened between two images of which one never came here is
@@ -55,7 +55,7 @@ impl Elections {
                 continue;
             }
             self.all.fetch_add(1, Ordering::Relaxed);
-            if state.recovery == RecoveryState::Recovering {
+            if is_unclean(before, state) {
                 self.unclean.fetch_add(1, Ordering::Relaxed);
                 changes.unclean.push(name);
             } else {
@@ -70,9 +70,15 @@ impl Elections {
     }
 }
 
+/// Whether the leader was elected though it may lack records. A partition stays marked from an earlier such election for as
+/// long as its replicas in sync do not change.
+fn is_unclean(before: &PartitionState, now: &PartitionState) -> bool {
+    let had_all = |leader| before.isr.contains(&leader) || before.eligible_leaders.contains(&leader);
+    now.recovery == RecoveryState::Recovering && !now.leader.is_some_and(had_all)
+}
+
 #[cfg(test)]
 mod tests {
-    use klamm_metadata::PartitionState;
     use klamm_model::{LeaderEpoch, NodeId, Uuid};
 
     use super::*;
@@ -104,6 +110,14 @@ mod tests {
         assert_eq!(elections.seen(), (2, 0));
         elections.count(&before, &topic(vec![state(Some(2), RecoveryState::Recovering)]), &mut changes);
         assert_eq!(elections.seen(), (3, 1));
+        let mut marked = state(None, RecoveryState::Recovering);
+        let mut led = PartitionState { leader: Some(NodeId(2)), ..marked.clone() };
+        for (isr, eligible) in [(vec![NodeId(2)], vec![]), (vec![], vec![NodeId(2)])] {
+            (marked.isr, marked.eligible_leaders) = (isr, eligible);
+            led.isr = vec![NodeId(2)];
+            elections.count(&topic(vec![marked.clone()]), &topic(vec![led.clone()]), &mut Changes::default());
+        }
+        assert_eq!(elections.seen(), (5, 1), "it has all records, whatever was once");
         let told = Changes { elected: named(&[2, 3]), unclean: named(&[0]), leaderless: named(&[1]) };
         assert_eq!(changes, told);
     }

@@ -3,7 +3,7 @@
 //! taken for dead only when its machine refuses connections to the port on which the node took them before. Then the
 //! controller fences it, and a voter whose leader it was stands for election.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +11,7 @@ use std::time::Duration;
 use klamm_io::Network;
 use klamm_model::NodeId;
 use parking_lot::Mutex;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::context::Context;
@@ -36,7 +37,7 @@ const REFUSALS: u32 = 2;
 /// How long a look may take. A machine that is gone answers nothing: that is left to the session's time-out.
 const LOOK_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// How long a node is let alone after a look. Those who try to reach it tell of it again and again.
+/// How long a node that is taken for dead is let alone. Those who try to reach it tell of it again and again.
 const PAUSE: Duration = Duration::from_millis(300);
 
 /// After how long it is told again that the controller is dead, where nobody takes its place.
@@ -52,17 +53,21 @@ pub(crate) async fn watch(
     lost: Arc<LostConnections>,
     mut stop: Stop,
 ) {
-    let (mut looks, mut suspects) = (JoinSet::new(), BTreeSet::new());
+    let mut looks: JoinSet<(NodeId, Address, watch::Receiver<()>)> = JoinSet::new();
+    let mut suspects: BTreeMap<NodeId, watch::Sender<()>> = BTreeMap::new();
     let told = Arc::new(Told::default());
     loop {
         let addresses = tokio::select! {
             biased;
             () = stop.requested() => return,
             Some(looked) = looks.join_next() => {
-                if let Ok(node) = looked {
-                    suspects.remove(&node);
+                let Ok((node, address, again)) = looked else { continue };
+                let was_told_again = again.has_changed().unwrap_or(false);
+                suspects.remove(&node);
+                if !was_told_again {
+                    continue;
                 }
-                continue;
+                BTreeSet::from([address])
             }
             addresses = lost.take() => addresses,
         };
@@ -72,14 +77,17 @@ pub(crate) async fn watch(
                 continue;
             }
             context.metadata.connection_lost(node);
-            if suspects.insert(node) {
-                let (context, network, told) = (context.clone(), network.clone(), told.clone());
-                looks.spawn(async move {
-                    look(&context, &*network, &told, node, &address).await;
-                    tokio::time::sleep(PAUSE).await;
-                    node
-                });
+            if let Some(again) = suspects.get(&node) {
+                again.send_replace(());
+                continue;
             }
+            let (tell_again, mut again) = watch::channel(());
+            suspects.insert(node, tell_again);
+            let (context, network, told) = (context.clone(), network.clone(), told.clone());
+            looks.spawn(async move {
+                look(&context, &*network, &told, node, &address, &mut again).await;
+                (node, address, again)
+            });
         }
     }
 }
@@ -103,22 +111,69 @@ impl Told {
     }
 }
 
-/// Looks whether a node is dead, and acts if it is.
-async fn look(context: &Context, network: &dyn Network, told: &Told, node: NodeId, address: &Address) {
-    // The registration that is ended is the one of before the look: the node may be back by then.
-    let registration = context.image().brokers.get(&node).map(|broker| broker.epoch);
-    let mut refusals = 0;
-    for pause in LOOKS {
-        tokio::time::sleep(pause).await;
-        if context.metadata.has_session(node) {
-            break;
+/// Looks whether a node is dead, and acts if it is. `again` tells that another connection to it was lost.
+async fn look(
+    context: &Context,
+    network: &dyn Network,
+    told: &Told,
+    node: NodeId,
+    address: &Address,
+    again: &mut watch::Receiver<()>,
+) {
+    let seen = || async move {
+        // The registration that is ended is the one of before the look: the node may be back by then.
+        let registration = context.image().brokers.get(&node).map(|broker| broker.epoch);
+        match context.metadata.has_session(node) {
+            true => Seen::Alive,
+            false if is_refused(network, address).await => Seen::Refused(Death { registration }),
+            false => Seen::Unclear,
         }
-        refusals = if is_refused(network, address).await { refusals + 1 } else { 0 };
-        if refusals == REFUSALS {
-            return bury(context, told, node, registration).await;
+    };
+    let Some(death) = find_death(seen, again).await else {
+        tracing::debug!("node {node} has ended a connection and lives");
+        return;
+    };
+    let pause = tokio::time::sleep(PAUSE);
+    bury(context, told, node, death).await;
+    pause.await;
+}
+
+/// What one look has seen.
+enum Seen {
+    /// It has sent a heartbeat.
+    Alive,
+    /// Its port refuses connections.
+    Refused(Death),
+    /// It is not refused, which a process that is ending does not do at once.
+    Unclear,
+}
+
+/// The end of the process that had registered as a broker under this epoch, if it was one.
+#[derive(Debug, PartialEq)]
+struct Death {
+    registration: Option<i64>,
+}
+
+/// Looks several times. Each further connection that is lost meanwhile may be the one that a death has ended: from there on
+/// it is looked as often as after the first.
+async fn find_death<F: Future<Output = Seen>>(
+    look: impl Fn() -> F,
+    again: &mut watch::Receiver<()>,
+) -> Option<Death> {
+    let (mut pauses, mut refusals) = (LOOKS.iter(), 0);
+    while let Some(pause) = pauses.next() {
+        tokio::select! {
+            () = tokio::time::sleep(*pause) => {}
+            Ok(()) = again.changed() => pauses = LOOKS[1..].iter(),
+        }
+        match look().await {
+            Seen::Alive => return None,
+            Seen::Refused(death) if refusals + 1 == REFUSALS => return Some(death),
+            Seen::Refused(_) => refusals += 1,
+            Seen::Unclear => refusals = 0,
         }
     }
-    tracing::debug!("node {node} has ended a connection and lives");
+    None
 }
 
 async fn is_refused(network: &dyn Network, (host, port): &Address) -> bool {
@@ -135,12 +190,16 @@ async fn is_refused(network: &dyn Network, (host, port): &Address) -> bool {
     matches!(tokio::time::timeout(LOOK_TIMEOUT, refused).await, Ok(Some(())))
 }
 
-async fn bury(context: &Context, told: &Told, node: NodeId, registration: Option<i64>) {
+async fn bury(context: &Context, told: &Told, node: NodeId, Death { registration }: Death) {
+    let mut images = context.metadata.watch();
     if context.image().controller == Some(node) {
         if told.is_news(node, registration, context.clock.monotonic()) {
             tracing::warn!("node {node}, the controller, has died: its port refuses connections");
         }
         context.metadata.leader_died(node);
+        // The one that takes its place has partitions to give to others as well. Where nobody does, it is tried again.
+        let succeeded = images.wait_for(|image| image.controller.is_some_and(|other| other != node));
+        let _ = tokio::time::timeout(PAUSE, succeeded).await;
     }
     let image = context.image();
     let is_served = image.brokers.get(&node).is_some_and(|broker| !broker.fenced);
@@ -155,7 +214,57 @@ async fn bury(context: &Context, told: &Told, node: NodeId, registration: Option
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
     use super::*;
+
+    /// A node that had closed one connection was killed a moment later: its death was seen as late as the session's end, since
+    /// what was told during the looks was forgotten.
+    #[tokio::test(start_paused = true)]
+    async fn a_death_during_the_looks_is_seen_at_once() {
+        let (tell, mut again) = watch::channel(());
+        let (is_gone, looks) = (AtomicBool::new(false), AtomicU32::new(0));
+        let look = || async {
+            looks.fetch_add(1, Ordering::Relaxed);
+            if is_gone.load(Ordering::Relaxed) {
+                Seen::Refused(Death { registration: Some(7) })
+            } else {
+                Seen::Unclear
+            }
+        };
+        let dies = async {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            is_gone.store(true, Ordering::Relaxed);
+            tell.send_replace(());
+            tokio::time::Instant::now()
+        };
+        let begun = tokio::time::Instant::now();
+        let (death, died) = tokio::join!(find_death(look, &mut again), dies);
+        assert_eq!(death, Some(Death { registration: Some(7) }));
+        assert_eq!((died - begun, begun.elapsed()), (Duration::from_millis(200), Duration::from_millis(202)));
+        assert_eq!(looks.into_inner(), 5 + 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_refusal_is_no_death_and_a_heartbeat_ends_the_looks() {
+        let ((_tell, mut again), looks) = (watch::channel(()), AtomicU32::new(0));
+        let every_other = || async {
+            match looks.fetch_add(1, Ordering::Relaxed) % 2 {
+                0 => Seen::Refused(Death { registration: None }),
+                _ => Seen::Unclear,
+            }
+        };
+        assert_eq!(find_death(every_other, &mut again).await, None);
+        assert_eq!(looks.swap(0, Ordering::Relaxed), LOOKS.len() as u32);
+        let beats = || async {
+            match looks.fetch_add(1, Ordering::Relaxed) {
+                0 => Seen::Refused(Death { registration: None }),
+                _ => Seen::Alive,
+            }
+        };
+        assert_eq!(find_death(beats, &mut again).await, None);
+        assert_eq!(looks.into_inner(), 2);
+    }
 
     /// A quorum that lost its only voter filled the others' logs with three lines a second.
     #[test]

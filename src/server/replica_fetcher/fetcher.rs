@@ -27,7 +27,7 @@ const FETCH_VERSION: i16 = 18;
 const LIST_OFFSETS_VERSION: i16 = 7;
 
 /// How long it is waited after a failure, at first. Each time it is twice as long, up to `replica.fetch.backoff.ms`.
-const PAUSE_MIN: Duration = Duration::from_millis(20);
+const PAUSE_MIN: Duration = Duration::from_millis(5);
 
 /// How old a request is at least before it is given up because there are partitions that it does not ask for. Those
 /// that come together are asked for together.
@@ -186,13 +186,14 @@ impl Fetcher {
         }
     }
 
+    /// When the first pause of a partition ends.
+    fn next_end(&self) -> Option<Duration> {
+        self.followed.values().filter_map(|followed| followed.pause.until).min()
+    }
+
     /// Waits for news or for the end of the first pause.
     async fn wait(&self) {
-        let pauses = self.followed.values().filter_map(|followed| followed.pause.until);
-        let next = match self.pause.until {
-            Some(until) => Some(until),
-            None => pauses.min(),
-        };
+        let next = self.pause.until.or_else(|| self.next_end());
         let left = next.map(|until| until.saturating_sub(self.now()));
         tokio::select! {
             biased;
@@ -209,7 +210,7 @@ impl Fetcher {
                 replica_id: self.context.node_id.0,
                 replica_epoch: self.context.broker_epoch(),
             },
-            max_wait_ms: config.replica_fetch_wait_max_ms,
+            max_wait_ms: wait_max_ms(config.replica_fetch_wait_max_ms, self.next_end(), self.now()),
             min_bytes: config.replica_fetch_min_bytes,
             max_bytes: config.replica_fetch_response_max_bytes,
             session_id: session.id,
@@ -386,6 +387,14 @@ impl Fetcher {
     }
 }
 
+/// How long the leader may let a request wait for records: no longer than until a partition is asked for again that is
+/// left out now.
+fn wait_max_ms(configured: i32, next_end: Option<Duration>, now: Duration) -> i32 {
+    let Some(until) = next_end else { return configured };
+    let left = until.saturating_sub(now).as_micros().div_ceil(1000);
+    i32::try_from(left).map_or(configured, |left| configured.min(left))
+}
+
 fn offsets_of(answer: ListOffsetsResponse) -> BTreeMap<TopicPartition, Offset> {
     let mut found = BTreeMap::new();
     for topic in answer.topics {
@@ -406,6 +415,23 @@ fn peers(context: &Context, number: usize) -> Peers {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A new leader answered the first fetch before it knew that it led, and the next one came when the wait for records of
+    /// the other partitions was over, 500 ms later. For so long nothing could be acknowledged.
+    #[test]
+    fn a_partition_that_is_left_out_for_a_moment_does_not_wait_for_the_others() {
+        let ms = Duration::from_millis;
+        assert_eq!(wait_max_ms(500, None, ms(7)), 500);
+        assert_eq!(wait_max_ms(500, Some(ms(12)), ms(7)), 5);
+        assert_eq!(
+            wait_max_ms(500, Some(Duration::from_micros(7_001)), ms(7)),
+            1,
+            "not at once, again and again"
+        );
+        assert_eq!(wait_max_ms(500, Some(ms(7)), ms(8)), 0);
+        assert_eq!(wait_max_ms(500, Some(ms(3_000)), ms(8)), 500);
+        assert_eq!(wait_max_ms(500, Some(Duration::MAX), ms(8)), 500);
+    }
 
     /// A disk stays full for hours, and each of its partitions is tried again once a second.
     #[test]
