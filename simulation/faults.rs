@@ -5,16 +5,18 @@ use std::time::Duration;
 
 use klamm_testing::{Failure, Fault, OperationKind, SeededRandom};
 
-use crate::observer::Observer;
+use crate::observer::{Observer, Registration};
 use crate::world::{CLIENT_HOSTS, World, client_address};
 
 /// How often each kind of thing happened.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct FaultCounts {
-    /// Processes that were killed, and hosts that lost their power.
+    /// Processes that were killed, hosts that lost their power, and nodes that lost their disks.
     pub(crate) crashes: u64,
     /// Of these, hosts that lost their power.
     pub(crate) power_losses: u64,
+    /// Nodes that were killed and came back with an empty disk.
+    pub(crate) lost_disks: u64,
     /// Times at which several nodes were killed shortly after each other.
     pub(crate) sieges: u64,
     /// Processes that were asked to stop.
@@ -47,14 +49,20 @@ pub(crate) struct Troublemaker {
     later: Vec<(Duration, Later)>,
     /// Whether all replicas were in sync since a host has lost its power.
     has_recovered: bool,
+    /// A node that has lost records, with the registration that the cluster still counts on. Were the others killed now, it
+    /// could be made a leader, and nobody would know (KIP-966).
+    counted_on: Option<Registration>,
+    /// When a node has lost its disk last.
+    disk_lost: Option<Duration>,
     pub(crate) counts: FaultCounts,
 }
 
 /// The mean time between two faults.
 const EVERY: Duration = Duration::from_secs(6);
 
-/// When a silent node is fenced at the latest: its session, and what the controller takes for it.
-const FENCED_AFTER: Duration = Duration::from_secs(6);
+/// How long a node that has lost its disk, and serves and has all records again, may take until its new directory votes. A
+/// second one that is lost before could cost the quorum its majority for good.
+const VOTES_AGAIN_AFTER: Duration = Duration::from_secs(40);
 
 impl Troublemaker {
     pub(crate) fn new(random: SeededRandom, from: Duration) -> Troublemaker {
@@ -63,6 +71,8 @@ impl Troublemaker {
             next: from,
             later: Vec::new(),
             has_recovered: true,
+            counted_on: None,
+            disk_lost: None,
             counts: FaultCounts::default(),
         }
     }
@@ -75,6 +85,7 @@ impl Troublemaker {
 
     /// Does what is due.
     pub(crate) fn step(&mut self, world: &mut World, observer: &Observer) {
+        self.counted_on = self.counted_on.filter(|registration| observer.counts_on(*registration));
         self.end_due(world);
         if world.now() >= self.next {
             self.next = world.now() + self.millis(1, 2 * EVERY.as_millis() as u64);
@@ -116,7 +127,8 @@ impl Troublemaker {
                 world.network.heal(from, to);
             }
             Later::Kill(index) => {
-                if world.nodes[index].is_running() && !world.nodes[index].is_stopped() {
+                let is_up = world.nodes[index].is_running() && !world.nodes[index].is_stopped();
+                if is_up && self.counted_on.is_none() {
                     self.kill(world, index);
                 }
             }
@@ -132,11 +144,16 @@ impl Troublemaker {
         let index = self.random.below(world.nodes.len() as u64) as usize;
         let is_up = world.nodes[index].is_running() && !world.nodes[index].is_stopped();
         self.has_recovered |= observer.what_is_amiss(world).is_none();
-        match self.random.below(13) {
-            0..=2 if is_up => self.kill(world, index),
-            3 if is_up && self.may_lose_power(world, index, observer) => self.power_off(world, index),
+        match self.random.below(14) {
+            0..=2 if is_up && self.counted_on.is_none() => self.kill(world, index),
+            3 if is_up && self.counted_on.is_none() && self.may_lose_power(world, index, observer) => {
+                self.power_off(world, observer, index)
+            }
             12 => self.besiege(world, index),
-            4 if is_up => self.terminate(world, index),
+            13 if is_up && self.counted_on.is_none() && self.may_lose_disk(world, observer) => {
+                self.lose_disk(world, observer, index)
+            }
+            4 if is_up && self.counted_on.is_none() => self.terminate(world, index),
             5 | 6 if is_up => self.pause(world, index),
             7 => self.cut(world, index),
             8 => self.isolate(world, index),
@@ -165,8 +182,8 @@ impl Troublemaker {
         is_whole || (self.has_recovered && !kills_follow && observer.is_spare(world, index))
     }
 
-    /// What was not synced is lost. Until it is known to be gone nothing else happens, or it could be made a leader.
-    fn power_off(&mut self, world: &mut World, index: usize) {
+    /// What was not synced is lost.
+    fn power_off(&mut self, world: &mut World, observer: &Observer, index: usize) {
         let down = self.millis(1000, 15_000);
         world.trace.line(&format!("node {} has no power for {down:?}", index + 1));
         let World { nodes, network, .. } = world;
@@ -174,7 +191,28 @@ impl Troublemaker {
         self.counts.crashes += 1;
         self.counts.power_losses += 1;
         self.has_recovered = false;
-        self.next = self.next.max(world.now() + FENCED_AFTER);
+        self.counted_on = observer.registration(world, index);
+        self.later.push((world.now() + down, Later::Start(index)));
+    }
+
+    /// Nothing is left of what the node had. The others have all of it, and will have it until they know that it is gone.
+    fn may_lose_disk(&self, world: &World, observer: &Observer) -> bool {
+        let kills_follow = self.later.iter().any(|(_, later)| matches!(later, Later::Kill(_)));
+        let votes_again = self.disk_lost.is_none_or(|lost| world.now() - lost > VOTES_AGAIN_AFTER);
+        world.nodes.len() >= 3 && votes_again && !kills_follow && observer.what_is_amiss(world).is_none()
+    }
+
+    /// The node joins again as a new member under a new directory id.
+    fn lose_disk(&mut self, world: &mut World, observer: &Observer, index: usize) {
+        let down = self.millis(50, 15_000);
+        world.trace.line(&format!("node {} loses its disk, and is down for {down:?}", index + 1));
+        let World { nodes, network, .. } = world;
+        nodes[index].lose_disk(network);
+        self.counts.crashes += 1;
+        self.counts.lost_disks += 1;
+        self.disk_lost = Some(world.now());
+        self.has_recovered = false;
+        self.counted_on = observer.registration(world, index);
         self.later.push((world.now() + down, Later::Start(index)));
     }
 

@@ -197,6 +197,12 @@ impl NodeHost {
         network.power_off(self.address);
         self.process = None;
     }
+
+    /// The process is killed, and the disk with all that was on it is replaced by an empty one.
+    pub(crate) fn lose_disk(&mut self, network: &SimulatedNetwork) {
+        self.kill(network);
+        self.disk = SimulatedDisk::new(self.random.below(u64::MAX));
+    }
 }
 
 /// A process from its start to its end.

@@ -204,7 +204,9 @@ struct Total {
     elections: u64,
     truncations: u64,
     isr_changes: u64,
+    moves: u64,
     crashes: u64,
+    lost_disks: u64,
     acknowledged: u64,
     unknown_outcomes: u64,
     offset_commits: u64,
@@ -221,7 +223,9 @@ impl Total {
             ("elections", self.elections),
             ("truncations", self.truncations),
             ("changes of the ISR", self.isr_changes),
+            ("moves of partitions", self.moves),
             ("crashes", self.crashes),
+            ("lost disks", self.lost_disks),
             ("unknown outcomes", self.unknown_outcomes),
             ("commits of offsets", self.offset_commits),
             ("transactions", self.transactions),
@@ -235,7 +239,9 @@ impl Total {
         self.elections += report.counts.elections;
         self.truncations += report.counts.truncations;
         self.isr_changes += report.counts.isr_changes;
+        self.moves += report.counts.moves;
         self.crashes += report.faults.crashes;
+        self.lost_disks += report.faults.lost_disks;
         self.acknowledged += report.acknowledged;
         self.unknown_outcomes += report.unknown;
         self.offset_commits += report.commits;

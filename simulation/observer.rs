@@ -1,7 +1,7 @@
 //! What the nodes say of themselves while a run goes on: who leads, who is in sync. It counts what happens, and holds
 //! that a partition has one leader in an epoch.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,6 +24,8 @@ pub(crate) struct Counts {
     pub(crate) controllers: u64,
     /// Changes of the set of replicas in sync.
     pub(crate) isr_changes: u64,
+    /// Partitions whose replicas became others.
+    pub(crate) moves: u64,
     /// Logs that became shorter.
     pub(crate) truncations: u64,
 }
@@ -45,6 +47,17 @@ struct Rise {
 /// How long a change may take into an image.
 const INTO_IMAGES_MAX: Duration = Duration::from_secs(2);
 
+/// The process of a node as the cluster has it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Registration {
+    node: NodeId,
+    epoch: i64,
+}
+
+fn is_being_moved(partition: &PartitionState) -> bool {
+    !(partition.adding.is_empty() && partition.removing.is_empty())
+}
+
 fn place_of(replica: &Partition) -> Place {
     Place { topic: replica.topic_id(), partition: replica.topic_partition().partition }
 }
@@ -58,6 +71,8 @@ pub(crate) struct Observer {
     leaders: BTreeMap<(Place, LeaderEpoch), NodeId>,
     decided: BTreeMap<(Place, i32), Decided>,
     newest: BTreeMap<Place, (i32, Decided)>,
+    /// The replicas of each partition when it was last not being moved.
+    replicas: BTreeMap<Place, BTreeSet<NodeId>>,
     controller: Option<NodeId>,
     /// The last image of each node.
     images: BTreeMap<i32, Arc<Image>>,
@@ -78,6 +93,7 @@ impl Observer {
             leaders: BTreeMap::new(),
             decided: BTreeMap::new(),
             newest: BTreeMap::new(),
+            replicas: BTreeMap::new(),
             controller: None,
             images: BTreeMap::new(),
             ends: BTreeMap::new(),
@@ -119,8 +135,7 @@ impl Observer {
 
     /// Whether metadata has the process that runs on a node, and not the one before.
     fn is_registered(&self, node: i32, view: &NodeView) -> bool {
-        let newest = self.images.values().max_by_key(|image| image.offset);
-        let broker = newest.and_then(|image| image.brokers.get(&NodeId(node)));
+        let broker = self.newest_image().and_then(|image| image.brokers.get(&NodeId(node)));
         broker.is_some_and(|broker| broker.epoch == view.broker_epoch())
     }
 
@@ -202,6 +217,7 @@ impl Observer {
                     self.see_leader(place, partition.leader_epoch, leader, node);
                 }
                 if self.see_decision(place, partition.partition_epoch, decided, node) {
+                    self.see_move(place, partition);
                     let PartitionState { leader, leader_epoch, isr, eligible_leaders, .. } = partition;
                     let (name, leader) = (&topic.name, leader.map_or(-1, |leader| leader.0));
                     trace.line(&format!(
@@ -218,6 +234,14 @@ impl Observer {
         if first != leader {
             let text = format!("{place:?} in epoch {epoch}: {first}, and {leader} as node {witness} says");
             self.violations.push(Violation { check: Check::TwoLeaders, text });
+        }
+    }
+
+    fn see_move(&mut self, place: Place, partition: &PartitionState) {
+        if !is_being_moved(partition) {
+            let replicas: BTreeSet<NodeId> = partition.replicas.iter().copied().collect();
+            let before = self.replicas.insert(place, replicas.clone());
+            self.counts.moves += u64::from(before.is_some_and(|before| before != replicas));
         }
     }
 
@@ -255,19 +279,41 @@ impl Observer {
 
     /// The topics of the newest image that a node has.
     pub(crate) fn topics(&self) -> BTreeMap<TopicId, (Arc<str>, i32)> {
-        let newest = self.images.values().max_by_key(|image| image.offset);
-        let topics = newest.into_iter().flat_map(|image| image.topics.values());
+        let topics = self.newest_image().into_iter().flat_map(|image| image.topics.values());
         topics.map(|topic| (topic.id, (topic.name.clone(), topic.partitions.len() as i32))).collect()
     }
 
-    /// Whether a node leads nothing, as the newest image has it, and no partition has it alone.
+    /// Whether a node leads nothing, as the newest image has it, no partition has it alone, and none is being moved.
     pub(crate) fn is_spare(&self, world: &World, index: usize) -> bool {
         let node = NodeId(world.nodes[index].id);
         let topics = self.topics();
+        let is_moving = |image: &Arc<Image>| {
+            image.topics.values().flat_map(|topic| topic.partitions.iter()).any(|it| is_being_moved(it))
+        };
+        if self.newest_image().is_none_or(is_moving) {
+            return false;
+        }
         let present = self.newest.iter().filter(|(place, _)| topics.contains_key(&place.topic));
         present
             .map(|(_, (_, decided))| decided)
             .all(|(leader, _, isr)| leader.is_some_and(|leader| leader != node) && isr.len() > 1)
+    }
+
+    fn newest_image(&self) -> Option<&Arc<Image>> {
+        self.images.values().max_by_key(|image| image.offset)
+    }
+
+    /// The registration of a node that runs, or ran until now.
+    pub(crate) fn registration(&self, world: &World, index: usize) -> Option<Registration> {
+        let node = NodeId(world.nodes[index].id);
+        let broker = self.newest_image()?.brokers.get(&node)?;
+        Some(Registration { node, epoch: broker.epoch })
+    }
+
+    /// Whether partitions may still be led by a node or have it in sync under this registration, as far as any node knows.
+    pub(crate) fn counts_on(&self, Registration { node, epoch }: Registration) -> bool {
+        let Some(image) = self.newest_image() else { return true };
+        image.brokers.get(&node).is_some_and(|broker| !broker.fenced && broker.epoch == epoch)
     }
 
     /// Why the cluster is not whole: what is fenced, not in sync, or not led. `None` if all is well.
@@ -285,6 +331,9 @@ impl Observer {
             }
             for topic in image.topics.values() {
                 for (index, partition) in topic.partitions.iter().enumerate() {
+                    if is_being_moved(partition) {
+                        return Some(format!("{}-{index} is still being moved", topic.name));
+                    }
                     if partition.leader.is_none() || partition.isr.len() < partition.replicas.len() {
                         let (leader, isr) = (partition.leader, &partition.isr);
                         let name = &topic.name;

@@ -14,7 +14,7 @@ use klamm_testing::{HostClock, SeededRandom};
 use tokio::task::JoinHandle;
 
 use crate::checker::{self, Check, Final, Violation};
-use crate::client::admin::{self, NewTopic};
+use crate::client::admin::{self, Moves, NewTopic};
 use crate::client::consumer::{self, Subject};
 use crate::client::member::{self, Group};
 use crate::client::producer::{self, Kind};
@@ -23,7 +23,7 @@ use crate::client::{Client, Surroundings};
 use crate::faults::{FaultCounts, Troublemaker};
 use crate::history::{Acks, Committer, Fate, History, Outcome, Recorder};
 use crate::observer::{Counts, Observer};
-use crate::settings::{BROKER_PORT, LOG_DIR, min_in_sync};
+use crate::settings::{BROKER_PORT, INTERNAL_PARTITIONS, LOG_DIR, min_in_sync};
 use crate::trace::Trace;
 use crate::world::{CLIENT_HOSTS, World, client_address};
 
@@ -254,6 +254,13 @@ impl Running {
                 tasks.push(self.world.clients.runtime.spawn(work));
             }
         }
+        let moves = Moves {
+            nodes: self.world.nodes.len() as i32,
+            topics: moved(topics),
+            replicas: usize::from(topics[0].0.replicas.unsigned_abs()),
+        };
+        let work = admin::move_about(self.client(2), moves);
+        tasks.push(self.world.clients.runtime.spawn(work));
         for group in groups() {
             for _ in 0..3 {
                 number += 1;
@@ -374,6 +381,13 @@ fn log_bytes(disk: &dyn Disk, folder: &Path) -> Option<Vec<u8>> {
 
 /// A topic that is never deleted, and how many partitions it has.
 const LASTING: (&str, i32) = ("lasting", 2);
+
+/// The topics whose partitions are moved: all, those of the coordinators too.
+fn moved(topics: &[(NewTopic, bool)]) -> Vec<(String, i32)> {
+    let internal = [topic_name::GROUP_METADATA, topic_name::TRANSACTION_STATE];
+    let internal = internal.map(|name| (name.to_owned(), INTERNAL_PARTITIONS));
+    topics.iter().map(|(topic, _)| (topic.name.clone(), topic.partitions)).chain(internal).collect()
+}
 
 /// The groups of a run. They commit offsets, but need not read what is there.
 fn groups() -> Vec<Group> {

@@ -13,6 +13,9 @@ const CONTROLLER_PORT: u16 = 9093;
 /// The directory of a node on its disk.
 pub(crate) const LOG_DIR: &str = "/data";
 
+/// How many partitions each of the coordinators' topics has.
+pub(crate) const INTERNAL_PARTITIONS: i32 = 2;
+
 /// `min.insync.replicas` of all topics.
 pub(crate) fn min_in_sync(nodes: i32) -> usize {
     if nodes >= 3 { 2 } else { 1 }
@@ -38,8 +41,8 @@ pub(crate) fn node_config(id: i32, nodes: i32) -> BrokerConfig {
         ("replica.lag.time.max.ms", "4000".to_owned()),
         ("log.segment.bytes", (1 << 20).to_string()),
         ("log.cleaner.enable", "false".to_owned()),
-        ("offsets.topic.num.partitions", "2".to_owned()),
-        ("transaction.state.log.num.partitions", "2".to_owned()),
+        ("offsets.topic.num.partitions", INTERNAL_PARTITIONS.to_string()),
+        ("transaction.state.log.num.partitions", INTERNAL_PARTITIONS.to_string()),
         // Coordinators load what they have in many pieces.
         ("offsets.load.buffer.size", "4096".to_owned()),
         ("transaction.state.log.load.buffer.size", "4096".to_owned()),

@@ -1,9 +1,13 @@
-//! Admins: they make topics, and delete them and make them again.
+//! Admins: they make topics, delete them and make them again, and move their replicas.
 
 use klamm_model::ErrorCode;
+use klamm_protocol::messages::alter_partition_reassignments::{ReassignablePartition, ReassignableTopic};
 use klamm_protocol::messages::create_topics::{CreatableTopic, CreatableTopicConfig};
 use klamm_protocol::messages::delete_topics::DeleteTopicState;
-use klamm_protocol::messages::{CreateTopicsRequest, DeleteTopicsRequest};
+use klamm_protocol::messages::{
+    AlterPartitionReassignmentsRequest, CreateTopicsRequest, DeleteTopicsRequest, ElectLeadersRequest,
+};
+use klamm_testing::SeededRandom;
 
 use super::Client;
 
@@ -61,4 +65,47 @@ pub(crate) async fn recreate(mut client: Client, topic: NewTopic) {
         client.rest(2000).await;
         create(&mut client, &topic).await;
     }
+}
+
+/// How many nodes there are, and what is moved among them: the topics with their partitions, and how many replicas they have.
+pub(crate) struct Moves {
+    pub(crate) nodes: i32,
+    pub(crate) topics: Vec<(String, i32)>,
+    pub(crate) replicas: usize,
+}
+
+/// Moves partitions to other nodes, or puts their replicas into another order, gives that up half-way at times, and has the
+/// preferred replicas lead; over and over, until it is asked to stop.
+pub(crate) async fn move_about(mut client: Client, moves: Moves) {
+    loop {
+        client.rest(20_000).await;
+        if client.surroundings.is_stopping() {
+            return;
+        }
+        let (name, partitions) = &moves.topics[client.random.below(moves.topics.len() as u64) as usize];
+        let partition_index = client.random.below(*partitions as u64) as i32;
+        let replicas = drawn(&client.random, &moves);
+        reassign(&mut client, name, partition_index, Some(replicas)).await;
+        client.rest(3000).await;
+        if client.random.chance(1, 4) {
+            reassign(&mut client, name, partition_index, None).await;
+        }
+        let request = ElectLeadersRequest { timeout_ms: 3000, topic_partitions: None, ..Default::default() };
+        // Whoever cannot be elected now is later, or somebody else leads on.
+        let _ = client.ask_any(2, &request).await;
+    }
+}
+
+/// Some of the nodes, in some order.
+fn drawn(random: &SeededRandom, moves: &Moves) -> Vec<i32> {
+    let mut left: Vec<i32> = (1..=moves.nodes).collect();
+    (0..moves.replicas).map(|_| left.swap_remove(random.below(left.len() as u64) as usize)).collect()
+}
+
+/// Asks once for a partition to be moved, or for its move to be given up; it may be refused.
+async fn reassign(client: &mut Client, topic: &str, partition_index: i32, replicas: Option<Vec<i32>>) {
+    let partitions = vec![ReassignablePartition { partition_index, replicas }];
+    let topics = vec![ReassignableTopic { name: topic.to_owned(), partitions }];
+    let request = AlterPartitionReassignmentsRequest { timeout_ms: 3000, topics, ..Default::default() };
+    let _ = client.ask_any(1, &request).await;
 }

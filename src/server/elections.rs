@@ -70,11 +70,12 @@ impl Elections {
     }
 }
 
-/// Whether the leader was elected though it may lack records. A partition stays marked from an earlier such election for as
-/// long as its replicas in sync do not change.
+/// Whether the leader was elected though it may lack records. The mark of an earlier such election stays until the leader
+/// asks for a change of the replicas in sync.
 fn is_unclean(before: &PartitionState, now: &PartitionState) -> bool {
     let had_all = |leader| before.isr.contains(&leader) || before.eligible_leaders.contains(&leader);
-    now.recovery == RecoveryState::Recovering && !now.leader.is_some_and(had_all)
+    let was_marked = before.recovery == RecoveryState::Recovering;
+    now.recovery == RecoveryState::Recovering && !(was_marked && now.leader.is_some_and(had_all))
 }
 
 #[cfg(test)]
