@@ -288,7 +288,7 @@ impl Observer {
         let node = NodeId(world.nodes[index].id);
         let topics = self.topics();
         let is_moving = |image: &Arc<Image>| {
-            image.topics.values().flat_map(|topic| topic.partitions.iter()).any(|it| is_being_moved(it))
+            image.topics.values().flat_map(|topic| topic.partitions.iter()).any(is_being_moved)
         };
         if self.newest_image().is_none_or(is_moving) {
             return false;

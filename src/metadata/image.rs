@@ -306,9 +306,44 @@ pub fn feature_ranges() -> &'static [(&'static str, i16, i16)] {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use imbl::ordmap::DiffItem;
     use klamm_protocol::records::cluster_metadata::RegisterBrokerRecord;
+    use proptest::prelude::*;
 
     use super::*;
+
+    proptest! {
+        /// All that follows the image asks the map what has changed. A version of the library passed over some of it.
+        #[test]
+        fn a_map_tells_every_change(
+            size in 0u16..600,
+            changes in prop::collection::vec((any::<u16>(), 0u8..3), 1..60),
+            together in 1usize..4,
+        ) {
+            let mut before: OrdMap<u16, u32> = (0..size).map(|key| (key, 0u32)).collect();
+            for (number, several) in (1..).zip(changes.chunks(together)) {
+                let mut now = before.clone();
+                for (key, kind) in several {
+                    match kind {
+                        0 => now.remove(&(key % 600)),
+                        _ => now.insert(key % 600, number),
+                    };
+                }
+                let changed: BTreeMap<u16, Option<u32>> = (0..600)
+                    .filter(|key| before.get(key) != now.get(key))
+                    .map(|key| (key, now.get(&key).copied()))
+                    .collect();
+                let told = before.diff(&now).map(|item| match item {
+                    DiffItem::Add(key, value) | DiffItem::Update { new: (key, value), .. } => (*key, Some(*value)),
+                    DiffItem::Remove(key, _) => (*key, None),
+                });
+                prop_assert_eq!(told.collect::<BTreeMap<_, _>>(), changed);
+                before = now;
+            }
+        }
+    }
 
     /// librdkafka asked a cluster that had just formed, heard of a controller that was no broker yet, and waited a minute
     /// for it before it gave up making a topic.
