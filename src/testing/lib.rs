@@ -1,5 +1,5 @@
 //! Doubles of the machine for tests: a disk that crashes, a network that is cut, clocks that are set, randomness that
-//! repeats; and the player of scripts for state machines.
+//! repeats; the player of scripts for state machines, and what is told to the log.
 //!
 //! The doubles implement a trait of `klamm_io` each and are driven by a seed, so a failing run can be run
 //! again. This crate knows only `model` and `io`; it must never be a dependency of what runs in earnest,
@@ -12,6 +12,7 @@ mod host_clock;
 mod network;
 mod random;
 mod script;
+mod told;
 
 pub use clock::SimulatedClock;
 pub use disk::{Counters, Failure, Fault, FaultId, Operation, OperationKind, SimulatedDisk, Unsynced};
@@ -20,3 +21,4 @@ pub use host_clock::HostClock;
 pub use network::{Delays, NetworkCounters, SimulatedHost, SimulatedNetwork};
 pub use random::SeededRandom;
 pub use script::{Play, check_script};
+pub use told::told;

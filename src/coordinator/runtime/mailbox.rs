@@ -225,10 +225,12 @@ impl<M: Machine> Worker<M> {
             self.progress.loaded.store(loaded.bytes, Ordering::Relaxed);
             if took() >= told {
                 told = took() + TOLD_AFTER;
-                let (bytes, of, rate) = (loaded.bytes, self.means.log.size(), loaded.rate_mib(took()));
+                let Loaded { records, bytes } = loaded;
+                let (of, rate) = (self.means.log.size(), loaded.rate_mib(took()));
                 tracing::info!(
                     topic = M::TOPIC,
                     partition,
+                    records,
                     bytes,
                     of,
                     "the partition is being loaded, {rate} MiB a second"

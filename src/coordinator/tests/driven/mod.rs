@@ -16,11 +16,16 @@ pub(crate) struct Driven<M: Machine> {
 
 impl<M: Machine> Driven<M> {
     pub(crate) fn start(machine: M) -> Driven<M> {
-        let now = Now { wall_ms: 1_700_000_000_000, monotonic_ms: 0 };
-        let mut driven = Driven { machine, now, records: 0, commands: Vec::new(), replies: Vec::new() };
-        let effects = driven.machine.start(now, &Image::empty("cluster"));
+        let mut driven = Driven::over(machine);
+        let effects = driven.machine.start(driven.now, &Image::empty("cluster"));
         driven.carry_out(effects);
         driven
+    }
+
+    /// A machine that is started already.
+    pub(crate) fn over(machine: M) -> Driven<M> {
+        let now = Now { wall_ms: 1_700_000_000_000, monotonic_ms: 0 };
+        Driven { machine, now, records: 0, commands: Vec::new(), replies: Vec::new() }
     }
 
     /// Asks, and returns all answers that went out.

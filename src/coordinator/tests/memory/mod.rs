@@ -14,6 +14,7 @@ use klamm_model::{LeaderEpoch, NodeId, Offset, TopicId};
 use klamm_partition::{Partition, TransactionMarker, VerificationGuard};
 use klamm_records::batches;
 use klamm_records::control::EndTxnMarker;
+use klamm_testing::SimulatedClock;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
@@ -29,6 +30,8 @@ struct State {
     follows: bool,
     refuses: Option<fn() -> LogFault>,
     is_unreadable: bool,
+    /// What a read takes, on which clock.
+    slowness: Option<(SimulatedClock, Duration)>,
     /// The largest batch, in bytes: what the log says, and what it takes.
     batch_bytes_max: (usize, usize),
     reads: usize,
@@ -53,6 +56,7 @@ impl MemoryLog {
             follows: true,
             refuses: None,
             is_unreadable: false,
+            slowness: None,
             batch_bytes_max: (1_048_588, 1_048_588),
             reads: 0,
             appends: 0,
@@ -79,6 +83,11 @@ impl MemoryLog {
     /// From now on reads fail, or succeed again.
     pub(crate) fn set_unreadable(&self, is_unreadable: bool) {
         self.state.lock().is_unreadable = is_unreadable;
+    }
+
+    /// From now on each read takes so long.
+    pub(crate) fn slow_down(&self, clock: &SimulatedClock, a_read: Duration) {
+        self.state.lock().slowness = Some((clock.clone(), a_read));
     }
 
     /// From now on it says that it takes batches up to `told` bytes, and takes those up to `taken`.
@@ -114,10 +123,15 @@ impl CoordinatorLog for MemoryLog {
     }
 
     fn read(&self, from: Offset, bytes_max: usize) -> Result<Bytes, LogFault> {
-        self.state.lock().reads += 1;
-        if self.state.lock().is_unreadable {
+        let mut state = self.state.lock();
+        state.reads += 1;
+        if let Some((clock, a_read)) = &state.slowness {
+            clock.advance(*a_read);
+        }
+        if state.is_unreadable {
             return Err(LogFault::Other("the disk is on fire".to_owned()));
         }
+        drop(state);
         let content = self.content();
         let mut position = 0;
         for batch in batches(content.clone()) {

@@ -1,8 +1,7 @@
 //! A small machine for the store, and records to put into it.
 
-use std::fmt::{Debug, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use klamm_io::{Disk, OpenMode};
@@ -12,10 +11,8 @@ use klamm_model::{
 use klamm_records::control::EndTxnMarker;
 use klamm_records::{Batch, BatchBuilder, BatchSettings, Record, batches};
 use klamm_storage::{LoadReport, Log, LogConfig, LogStore, StorageError, StoreSettings};
+pub(crate) use klamm_testing::told;
 use klamm_testing::{OperationKind, SeededRandom, SimulatedClock, SimulatedDisk, Unsynced};
-use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record as SpanRecord};
-use tracing::{Dispatch, Event, Level, Metadata, Subscriber};
 
 /// Some seconds after the first record of the fixtures.
 pub(crate) const NOW: TimestampMs = 1_700_000_100_000;
@@ -220,61 +217,4 @@ pub(crate) fn files(disk: &SimulatedDisk, folder: &Path, suffix: &str) -> Vec<(S
 
 pub(crate) fn names(disk: &SimulatedDisk, folder: &Path) -> Vec<String> {
     disk.read_dir(folder).unwrap().into_iter().map(|entry| entry.name).collect()
-}
-
-/// As long as there is only one listener, tracing asks the thread that first comes to a place in the code whether
-/// anybody listens, and nobody else ever again. The tests run beside each other, so there always is a second one.
-static SECOND: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(Listener(Arc::default())));
-
-/// The lines that the log gets from an action, on this thread: level, message and fields.
-pub(crate) fn told(action: impl FnOnce()) -> Vec<String> {
-    LazyLock::force(&SECOND);
-    let lines = Arc::new(Mutex::new(Vec::new()));
-    tracing::subscriber::with_default(Listener(lines.clone()), action);
-    let lines = lines.lock().unwrap();
-    lines.clone()
-}
-
-struct Listener(Arc<Mutex<Vec<String>>>);
-
-struct Line(String);
-
-impl Visit for Line {
-    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        let _ = match field.name() {
-            "message" => write!(self.0, " {value:?}"),
-            name => write!(self.0, " {name}={value:?}"),
-        };
-    }
-}
-
-impl Subscriber for Listener {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() <= Level::INFO
-    }
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-    fn record(&self, _: &Id, _: &SpanRecord<'_>) {}
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-    fn event(&self, event: &Event<'_>) {
-        let mut line = Line(event.metadata().level().to_string());
-        event.record(&mut line);
-        self.0.lock().unwrap().push(line.0);
-    }
-    fn enter(&self, _: &Id) {}
-    fn exit(&self, _: &Id) {}
-}
-
-/// Other threads come to the same places without listening.
-#[test]
-fn what_is_told_is_heard_whoever_comes_first() {
-    fn tell() {
-        tracing::info!("here I am");
-    }
-    let lines = told(|| {
-        std::thread::scope(|scope| scope.spawn(tell).join().unwrap());
-        tell();
-    });
-    assert_eq!(lines, ["INFO here I am"]);
 }
