@@ -33,6 +33,7 @@ pub(crate) enum VarintError {
 }
 
 /// The 32-bit varint at the beginning of `bytes`, and its length.
+#[inline]
 pub(crate) fn read_varint(bytes: &[u8]) -> Result<(i32, usize), VarintError> {
     let (raw, len) = read_unsigned(bytes, LEN_MAX_32)?;
     let raw = raw as u32;
@@ -40,12 +41,22 @@ pub(crate) fn read_varint(bytes: &[u8]) -> Result<(i32, usize), VarintError> {
 }
 
 /// The 64-bit varint at the beginning of `bytes`, and its length.
+#[inline]
 pub(crate) fn read_varlong(bytes: &[u8]) -> Result<(i64, usize), VarintError> {
     let (raw, len) = read_unsigned(bytes, LEN_MAX_64)?;
     Ok(((raw >> 1) as i64 ^ -((raw & 1) as i64), len))
 }
 
+#[inline]
 fn read_unsigned(bytes: &[u8], len_max: usize) -> Result<(u64, usize), VarintError> {
+    // Most are short: lengths, and differences to the record before.
+    if let [byte @ ..0x80, ..] = *bytes {
+        return Ok((u64::from(byte), 1));
+    }
+    read_long(bytes, len_max)
+}
+
+fn read_long(bytes: &[u8], len_max: usize) -> Result<(u64, usize), VarintError> {
     let mut value = 0;
     for (index, byte) in bytes.iter().take(len_max).enumerate() {
         value |= u64::from(byte & 0x7f) << (7 * index);

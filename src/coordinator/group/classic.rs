@@ -9,7 +9,6 @@ use klamm_protocol::messages::join_group::{JoinGroupRequestProtocol, JoinGroupRe
 use klamm_protocol::records::consumer_offsets::group_metadata_value::{GroupMetadataValue, MemberMetadata};
 
 use super::message::Ticket;
-use super::offsets::CommittedOffset;
 
 /// The protocol type of consumers, the one whose subscriptions a broker may look into.
 pub(super) const CONSUMER: &str = "consumer";
@@ -128,7 +127,6 @@ pub(super) struct Group {
     pub(super) subscribed_topics: Option<BTreeSet<String>>,
     /// The newest record of the group in the log.
     pub(super) stored: Option<GroupMetadataValue>,
-    pub(super) offsets: BTreeMap<Arc<str>, BTreeMap<i32, CommittedOffset>>,
 }
 
 impl Group {
@@ -150,7 +148,6 @@ impl Group {
             initial: None,
             subscribed_topics: None,
             stored: None,
-            offsets: BTreeMap::new(),
         }
     }
 

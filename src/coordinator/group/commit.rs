@@ -152,7 +152,7 @@ impl GroupShard {
     pub(super) fn offset_tombstone(&self, group: &Group, topic: &str, partition: i32) -> Option<GroupRecord> {
         let known = self.topics.get(topic).cloned();
         let name: Arc<str> = known.unwrap_or_else(|| topic.into());
-        let is_committed = group.offsets.get(topic).is_some_and(|all| all.contains_key(&partition));
+        let is_committed = self.offsets.get(&group.id, topic, partition).is_some();
         let key = RecordKey::of_offset(&group.id, &name, partition);
         let is_there = is_committed
             || self.pending.contains(&group.id, &name, partition)
@@ -192,14 +192,14 @@ impl GroupShard {
         is_to_go: impl Fn(&str, &CommittedOffset) -> bool,
     ) -> Vec<GroupRecord> {
         let mut records = Vec::new();
-        for (id, group) in &self.groups {
-            let committed = group.offsets.iter().filter(|(topic, _)| is_looked_at(topic));
-            let committed = committed.flat_map(|(topic, all)| all.keys().map(move |index| (topic, *index)));
+        for id in self.groups.keys() {
+            let committed = self.offsets.of_group(id).filter(|(topic, _)| is_looked_at(topic));
+            let committed = committed.flat_map(|(topic, all)| all.map(move |(index, _)| (topic, index)));
             let pending = self.pending.places_of(id).map(|(_, topic, index)| (topic, *index));
             let pending = pending.filter(|(topic, _)| is_looked_at(topic));
             let places: BTreeSet<(&Arc<str>, i32)> = committed.chain(pending).collect();
             for (topic, partition) in places {
-                let committed = group.offsets.get(topic).and_then(|all| all.get(&partition));
+                let committed = self.offsets.get(id, topic, partition);
                 let mut offsets = committed.into_iter().chain(self.pending.offsets_at(id, topic, partition));
                 if offsets.all(|offset| is_to_go(topic, offset)) {
                     let (group, topic) = (id.clone(), topic.clone());

@@ -89,8 +89,8 @@ impl GroupShard {
 
     fn all_offset_tombstones(&self, group: &Group) -> Vec<GroupRecord> {
         let mut places = std::collections::BTreeSet::new();
-        for (topic, partitions) in &group.offsets {
-            places.extend(partitions.keys().map(|partition| (topic.clone(), *partition)));
+        for (topic, partitions) in self.offsets.of_group(&group.id) {
+            places.extend(partitions.map(|(partition, _)| (topic.clone(), partition)));
         }
         places.extend(self.pending.places_of(&group.id).map(|place| (place.1.clone(), place.2)));
         places.extend(self.unreadable.keys_of(&group.id).filter_map(|key| key.place.clone()));

@@ -20,8 +20,7 @@ impl GroupShard {
                 continue;
             }
             let mut records = self.expired_offsets(now.wall_ms, group);
-            let is_left =
-                group.offsets.values().map(|partitions| partitions.len()).sum::<usize>() > records.len();
+            let is_left = self.offsets.count_of(id) > records.len();
             let is_unused = !is_left
                 && group.state == State::Empty
                 && group.pending_join.is_empty()
@@ -43,12 +42,12 @@ impl GroupShard {
         let retention_ms = i64::from(self.settings.offsets_retention_minutes) * 60_000;
         let mut records = Vec::new();
         let Some(basis) = Basis::of(group) else { return records };
-        for (topic, partitions) in &group.offsets {
+        for (topic, partitions) in self.offsets.of_group(&group.id) {
             let is_used = group.state != State::Empty && group.is_subscribed_to(topic);
             if is_used && !planted!(ExpireLiveOffsets) {
                 continue;
             }
-            for (&partition, offset) in partitions {
+            for (partition, offset) in partitions {
                 let is_expired = basis.is_expired(offset, now_ms, retention_ms);
                 if is_expired && !self.pending.contains(&group.id, topic, partition) {
                     let group = group.id.clone();

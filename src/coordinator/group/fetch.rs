@@ -1,6 +1,5 @@
 //! OffsetFetch for one group.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use klamm_model::ErrorCode;
@@ -37,7 +36,7 @@ impl GroupShard {
             let (Some(group), Some(name)) = (group, name) else {
                 return no_offset(partition, ErrorCode::None);
             };
-            let found = group.offsets.get(name).and_then(|partitions| partitions.get(&partition));
+            let found = self.offsets.get(&group.id, name, partition);
             let found = found.filter(|offset| !offset.is_of_another_topic(topic.topic_id));
             self.answer(group, name, partition, found, require_stable)
         });
@@ -51,20 +50,19 @@ impl GroupShard {
     /// All that the group committed for topics that exist. A topic that was deleted, and perhaps made again,
     /// may have left offsets behind: its consumers would skip the records of the new one.
     fn fetch_all(&self, group: &Group, fetch: &Fetch) -> Vec<OffsetFetchResponseTopics> {
-        let topic = |(name, partitions): (&Arc<str>, &BTreeMap<i32, CommittedOffset>)| {
-            let topic_id = *fetch.image.topic_ids.get(name)?;
-            let current = partitions.iter().filter(|(_, offset)| !offset.is_of_another_topic(topic_id));
-            let answers = current.map(|(&partition, offset)| {
+        let mut topics = Vec::new();
+        for (name, partitions) in self.offsets.of_group(&group.id) {
+            let Some(&topic_id) = fetch.image.topic_ids.get(name) else { continue };
+            let current = partitions.filter(|(_, offset)| !offset.is_of_another_topic(topic_id));
+            let answers = current.map(|(partition, offset)| {
                 self.answer(group, name, partition, Some(offset), fetch.require_stable)
             });
             let partitions: Vec<_> = answers.collect();
-            (!partitions.is_empty()).then(|| OffsetFetchResponseTopics {
-                name: name.to_string(),
-                topic_id,
-                partitions,
-            })
-        };
-        group.offsets.iter().filter_map(topic).collect()
+            if !partitions.is_empty() {
+                topics.push(OffsetFetchResponseTopics { name: name.to_string(), topic_id, partitions });
+            }
+        }
+        topics
     }
 
     fn answer(

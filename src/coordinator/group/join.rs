@@ -86,6 +86,7 @@ impl GroupShard {
             return Effects { replies: reply.into_iter().collect(), ..Effects::default() };
         };
         tracing::warn!(group = &*id, %error, "the group could not be written");
+        let has_offsets = self.offsets.has(&id);
         let Some((group, mut turn)) = self.turn(now, &id) else {
             return Effects { replies: reply.into_iter().collect(), ..Effects::default() };
         };
@@ -95,10 +96,8 @@ impl GroupShard {
         if let Some((ticket, _)) = reply {
             turn.reply(ticket, refusal("", error));
         }
-        let is_unused = group.size() == 0
-            && group.pending_join.is_empty()
-            && group.offsets.is_empty()
-            && group.stored.is_none();
+        let is_unused =
+            group.size() == 0 && group.pending_join.is_empty() && !has_offsets && group.stored.is_none();
         if is_unused {
             turn.deadlines.cancel(&Timer::Join { group: id.clone() });
         }

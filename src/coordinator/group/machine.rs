@@ -31,6 +31,9 @@ impl Machine for GroupShard {
     }
 
     fn load(&mut self, origin: Origin, key: &[u8], value: Option<&[u8]>) {
+        if self.replay_again(origin, key, value) {
+            return;
+        }
         let offset = origin.offset;
         match GroupRecord::decode(key, value, offset) {
             Ok(Some(record)) => self.replay(origin, record),

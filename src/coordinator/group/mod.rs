@@ -14,10 +14,12 @@ mod join;
 mod machine;
 mod membership;
 mod message;
+mod offset_table;
 mod offsets;
 mod rebalance;
 pub mod record;
 mod replay;
+mod shortcuts;
 mod static_member;
 mod sync;
 mod timer;
@@ -32,6 +34,7 @@ use crate::deadlines::Deadlines;
 use crate::machine::Form;
 use crate::settings::GroupSettings;
 use classic::Group;
+use offset_table::OffsetTable;
 use offsets::PendingOffsets;
 use timer::Timer;
 use unreadable::UnreadableRecords;
@@ -46,6 +49,8 @@ pub use unreadable::RecordKey;
 pub struct GroupShard {
     settings: Arc<GroupSettings>,
     groups: BTreeMap<Arc<str>, Group>,
+    /// What the groups have committed; each group with an offset is one of `groups`.
+    offsets: OffsetTable,
     /// Groups of protocols that are not served, and whether the log has told of a request for each.
     foreign: BTreeMap<Arc<str>, bool>,
     /// What is known of these groups is not the newest.
@@ -63,6 +68,7 @@ impl GroupShard {
         GroupShard {
             settings,
             groups: BTreeMap::new(),
+            offsets: OffsetTable::default(),
             foreign: BTreeMap::new(),
             unreadable: UnreadableRecords::default(),
             pending: PendingOffsets::default(),

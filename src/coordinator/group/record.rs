@@ -13,6 +13,7 @@ use klamm_protocol::records::consumer_offsets::offset_commit_key::OffsetCommitKe
 use klamm_protocol::records::consumer_offsets::offset_commit_value::OffsetCommitValue;
 use klamm_protocol::{DecodeError, EncodeError, decode_versioned, encode_coordinator_key, encode_versioned};
 
+use super::offset_table::OffsetKey;
 use super::offsets::CommittedOffset;
 use super::unreadable::RecordKey;
 
@@ -205,7 +206,7 @@ fn decode_commit(bytes: &[u8], record_offset: Offset) -> Result<CommittedOffset,
 
 /// Reads what nearly all commits are, in place: the versions that Kafka has written since 2.1, with nothing unusual in
 /// them. `None` for all others, of which the schema tells what they are.
-fn decode_common_commit(bytes: &[u8], record_offset: Offset) -> Option<CommittedOffset> {
+pub(super) fn decode_common_commit(bytes: &[u8], record_offset: Offset) -> Option<CommittedOffset> {
     let mut reader = FieldReader::new(bytes);
     let version = reader.int16()?;
     let is_flexible = match version {
@@ -233,6 +234,17 @@ fn decode_common_commit(bytes: &[u8], record_offset: Offset) -> Option<Committed
         topic_id,
         record_offset,
     })
+}
+
+/// The key of an offset commit, of which it is not known whether its names are text.
+pub(super) fn offset_key(bytes: &[u8]) -> Option<OffsetKey<'_>> {
+    let mut reader = FieldReader::new(bytes);
+    let kind = reader.int16()?;
+    if kind != OFFSET_COMMIT && kind != OFFSET_COMMIT_LEGACY {
+        return None;
+    }
+    let (group, topic) = (reader.byte_string()?, reader.byte_string()?);
+    Some(OffsetKey { group, topic, partition: reader.int32()? })
 }
 
 /// Reads fields one by one, without copying them.
@@ -264,20 +276,24 @@ impl<'a> FieldReader<'a> {
     }
 
     pub(super) fn string(&mut self) -> Option<&'a str> {
+        std::str::from_utf8(self.byte_string()?).ok()
+    }
+
+    fn byte_string(&mut self) -> Option<&'a [u8]> {
         let length = usize::try_from(self.int16()?).ok()?;
-        self.text(length)
+        self.take(length)
     }
 
     /// A compact string whose length, one more than that of its bytes, is a single byte.
     fn short_compact_string(&mut self) -> Option<&'a str> {
         let (&length, rest) = self.rest.split_first().filter(|(length, _)| (1..0x80).contains(*length))?;
         self.rest = rest;
-        self.text(usize::from(length) - 1)
+        std::str::from_utf8(self.take(usize::from(length) - 1)?).ok()
     }
 
-    fn text(&mut self, length: usize) -> Option<&'a str> {
+    fn take(&mut self, length: usize) -> Option<&'a [u8]> {
         let (head, rest) = self.rest.split_at_checked(length)?;
         self.rest = rest;
-        std::str::from_utf8(head).ok()
+        Some(head)
     }
 }

@@ -8,7 +8,7 @@ use klamm_model::ProducerId;
 use super::classic::{Group, State};
 use super::message::Request;
 use super::offsets::CommittedOffset;
-use super::record::GroupRecord;
+use super::record::{GroupRecord, decode_common_commit, offset_key};
 use super::timer::Timer;
 use super::unreadable::RecordKey;
 use super::{Effects, GroupShard, Now, Origin, rebalance};
@@ -41,6 +41,19 @@ impl GroupShard {
         }
     }
 
+    /// Applies the commit of an offset that is known already, without a look at anything else: nearly all records of a
+    /// log are that. Returns false, and does nothing, for all others, which [`GroupShard::replay`] is for.
+    pub(super) fn replay_again(&mut self, origin: Origin, key: &[u8], value: Option<&[u8]>) -> bool {
+        if origin.transaction_of != ProducerId::NONE || !self.unreadable.is_empty() {
+            return false;
+        }
+        let Some((key, value)) = offset_key(key).zip(value) else { return false };
+        let Some(known) = self.offsets.recall(&key) else { return false };
+        let Some(commit) = decode_common_commit(value, origin.offset) else { return false };
+        *known = commit;
+        true
+    }
+
     /// Applies a record of which only the key can be read. What was known under that key is not true any more.
     pub fn replay_unreadable(&mut self, origin: Origin, key: RecordKey) {
         let group = self.group_entry(&key.group);
@@ -60,20 +73,20 @@ impl GroupShard {
             }
             let key = RecordKey::of_offset(&group, &topic, partition);
             self.unreadable.replaced(&key, offset.record_offset);
-            let partitions = self.group_entry(&group).offsets.entry(topic).or_default();
-            let newest = partitions.get(&partition).map_or(-1, |before| before.record_offset);
-            if offset.record_offset > newest {
-                partitions.insert(partition, offset);
+            let before = self.offsets.get(&group, &topic, partition);
+            if before.is_none_or(|before| before.record_offset < offset.record_offset) {
+                let group = self.group_id(&group);
+                self.offsets.insert(group, topic, partition, offset);
             }
         }
     }
 
     /// Starts serving what was replayed: members get a session from now, deadlines run.
     pub fn finish_loading(&mut self, now: Now) -> Effects {
-        let (pending, unreadable) = (&self.pending, &self.unreadable);
+        let (offsets, pending, unreadable) = (&self.offsets, &self.pending, &self.unreadable);
         let is_used = |id: &Arc<str>, group: &Group| {
             group.stored.is_some()
-                || !group.offsets.is_empty()
+                || offsets.has(id)
                 || pending.places_of(id).next().is_some()
                 || unreadable.has(id)
         };
@@ -110,8 +123,8 @@ impl GroupShard {
             if let Some(value) = &group.stored {
                 records.push(GroupRecord::Group { group: id.clone(), value: Some(value.clone()) });
             }
-            for (topic, partitions) in &group.offsets {
-                records.extend(partitions.iter().map(|(&partition, offset)| GroupRecord::Offset {
+            for (topic, partitions) in self.offsets.of_group(id) {
+                records.extend(partitions.map(|(partition, offset)| GroupRecord::Offset {
                     group: id.clone(),
                     topic: topic.clone(),
                     partition,
@@ -146,11 +159,19 @@ impl GroupShard {
         }
     }
 
+    /// The one copy of a group's id; the group is made if it is new.
+    fn group_id(&mut self, id: &str) -> Arc<str> {
+        if let Some((known, _)) = self.groups.get_key_value(id) {
+            return known.clone();
+        }
+        self.group_entry(id).id.clone()
+    }
+
     fn group_entry(&mut self, id: &str) -> &mut Group {
         self.groups.entry(id.into()).or_insert_with_key(|id| Group::new(id.clone()))
     }
 
-    /// A coordinator loads millions of these: names are copied only where they are new.
+    /// A coordinator loads millions of these, of which nearly all take the place of another.
     fn replay_offset(
         &mut self,
         transaction_of: ProducerId,
@@ -159,19 +180,18 @@ impl GroupShard {
         partition: i32,
         value: CommittedOffset,
     ) {
-        let group = match self.groups.get_mut(group) {
-            Some(group) => group,
-            None => self.groups.entry(group.into()).or_insert_with_key(|id| Group::new(id.clone())),
-        };
-        if transaction_of != ProducerId::NONE {
-            let place = (group.id.clone(), the_one_copy(&mut self.topics, topic), partition);
-            return self.pending.insert(transaction_of, place, value);
+        let is_plain = transaction_of == ProducerId::NONE;
+        if is_plain && let Some(known) = self.offsets.get_mut(group, topic, partition) {
+            *known = value;
+            return;
         }
-        let partitions = match group.offsets.get_mut(topic) {
-            Some(partitions) => partitions,
-            None => group.offsets.entry(the_one_copy(&mut self.topics, topic)).or_default(),
-        };
-        partitions.insert(partition, value);
+        let group = self.group_id(group);
+        let topic = the_one_copy(&mut self.topics, topic);
+        if is_plain {
+            self.offsets.insert(group, topic, partition, value);
+        } else {
+            self.pending.insert(transaction_of, (group, topic, partition), value);
+        }
     }
 
     /// Forgets the names of topics without offsets. Whoever has offsets of a topic holds its name.
@@ -184,7 +204,7 @@ impl GroupShard {
         group.stored = None;
         // While serving, only an empty group is deleted. One that members have come to since, or that still
         // has offsets, as in the middle of a log, lives on.
-        let is_unused = group.offsets.is_empty()
+        let is_unused = !self.offsets.has(id)
             && group.size() == 0
             && group.state == State::Empty
             && self.pending.places_of(&group.id).next().is_none()
@@ -198,13 +218,7 @@ impl GroupShard {
         if !self.pending.is_empty() {
             self.pending.forget(&(id.into(), topic.into(), partition));
         }
-        let Some(group) = self.groups.get_mut(id) else { return };
-        if let Some(partitions) = group.offsets.get_mut(topic) {
-            partitions.remove(&partition);
-            if partitions.is_empty() {
-                group.offsets.remove(topic);
-            }
-        }
+        self.offsets.remove(id, topic, partition);
     }
 
     /// Forgets a group and its deadlines.
