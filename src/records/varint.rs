@@ -50,10 +50,11 @@ pub(crate) fn read_varlong(bytes: &[u8]) -> Result<(i64, usize), VarintError> {
 #[inline]
 fn read_unsigned(bytes: &[u8], len_max: usize) -> Result<(u64, usize), VarintError> {
     // Most are short: lengths, and differences to the record before.
-    if let [byte @ ..0x80, ..] = *bytes {
-        return Ok((u64::from(byte), 1));
+    match *bytes {
+        [only @ ..0x80, ..] => Ok((u64::from(only), 1)),
+        [low, high @ ..0x80, ..] => Ok((u64::from(low & 0x7f) | u64::from(high) << 7, 2)),
+        _ => read_long(bytes, len_max),
     }
-    read_long(bytes, len_max)
 }
 
 fn read_long(bytes: &[u8], len_max: usize) -> Result<(u64, usize), VarintError> {

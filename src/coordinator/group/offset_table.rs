@@ -82,6 +82,7 @@ impl OffsetTable {
     }
 
     /// The same, but only if it is remembered where it is.
+    #[inline]
     pub(super) fn recall(&mut self, key: &OffsetKey<'_>) -> Option<&mut CommittedOffset> {
         let slot = self.find_next(key)?;
         self.visit(slot)
@@ -148,15 +149,18 @@ impl OffsetTable {
         })
     }
 
+    #[inline]
     fn entry(&self, slot: Slot) -> Option<&Entry> {
         self.entries.get(slot.index())?.as_ref()
     }
 
+    #[inline]
     fn visit(&mut self, slot: Slot) -> Option<&mut CommittedOffset> {
         self.last = slot;
         self.entries.get_mut(slot.index())?.as_mut().map(|entry| &mut entry.offset)
     }
 
+    #[inline]
     fn find_next(&self, key: &OffsetKey<'_>) -> Option<Slot> {
         let next = self.last.next();
         if self.is_at(next, key) { Some(next) } else { self.find_short(key) }
@@ -170,6 +174,7 @@ impl OffsetTable {
         self.by_group.get(group)?.get(topic)?.get(&partition).copied()
     }
 
+    #[inline]
     fn is_at(&self, slot: Slot, key: &OffsetKey<'_>) -> bool {
         self.entry(slot).is_some_and(|entry| entry.key() == *key)
     }

@@ -206,6 +206,7 @@ fn decode_commit(bytes: &[u8], record_offset: Offset) -> Result<CommittedOffset,
 
 /// Reads what nearly all commits are, in place: the versions that Kafka has written since 2.1, with nothing unusual in
 /// them. `None` for all others, of which the schema tells what they are.
+#[inline]
 pub(super) fn decode_common_commit(bytes: &[u8], record_offset: Offset) -> Option<CommittedOffset> {
     let mut reader = FieldReader::new(bytes);
     let version = reader.int16()?;
@@ -237,6 +238,7 @@ pub(super) fn decode_common_commit(bytes: &[u8], record_offset: Offset) -> Optio
 }
 
 /// The key of an offset commit, of which it is not known whether its names are text.
+#[inline]
 pub(super) fn offset_key(bytes: &[u8]) -> Option<OffsetKey<'_>> {
     let mut reader = FieldReader::new(bytes);
     let kind = reader.int16()?;
@@ -257,18 +259,21 @@ impl<'a> FieldReader<'a> {
         FieldReader { rest: bytes }
     }
 
+    #[inline]
     pub(super) fn int16(&mut self) -> Option<i16> {
         let (head, rest) = self.rest.split_first_chunk()?;
         self.rest = rest;
         Some(i16::from_be_bytes(*head))
     }
 
+    #[inline]
     pub(super) fn int32(&mut self) -> Option<i32> {
         let (head, rest) = self.rest.split_first_chunk()?;
         self.rest = rest;
         Some(i32::from_be_bytes(*head))
     }
 
+    #[inline]
     fn int64(&mut self) -> Option<i64> {
         let (head, rest) = self.rest.split_first_chunk()?;
         self.rest = rest;
@@ -279,6 +284,7 @@ impl<'a> FieldReader<'a> {
         std::str::from_utf8(self.byte_string()?).ok()
     }
 
+    #[inline]
     fn byte_string(&mut self) -> Option<&'a [u8]> {
         let length = usize::try_from(self.int16()?).ok()?;
         self.take(length)
@@ -291,6 +297,7 @@ impl<'a> FieldReader<'a> {
         std::str::from_utf8(self.take(usize::from(length) - 1)?).ok()
     }
 
+    #[inline]
     fn take(&mut self, length: usize) -> Option<&'a [u8]> {
         let (head, rest) = self.rest.split_at_checked(length)?;
         self.rest = rest;

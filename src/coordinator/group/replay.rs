@@ -47,7 +47,7 @@ impl GroupShard {
         if origin.transaction_of != ProducerId::NONE || !self.unreadable.is_empty() {
             return false;
         }
-        let Some((key, value)) = offset_key(key).zip(value) else { return false };
+        let (Some(value), Some(key)) = (value, offset_key(key)) else { return false };
         let Some(known) = self.offsets.recall(&key) else { return false };
         let Some(commit) = decode_common_commit(value, origin.offset) else { return false };
         *known = commit;
