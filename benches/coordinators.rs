@@ -46,8 +46,9 @@ struct Arguments {
     /// How many commits the loaded partition holds, in millions.
     #[arg(long, default_value_t = 10)]
     million_commits: usize,
-    /// Of how many partitions each; each partition is a key with each of a hundred groups.
-    #[arg(long, default_value_t = 1000)]
+    /// Of how many partitions each commits of a group are. There are as many groups as make a hundred thousand live keys;
+    /// each partition is one that has to be opened before, too.
+    #[arg(long, default_value_t = 100)]
     partitions: i32,
     /// The first of two free ports.
     #[arg(long, default_value_t = 24030)]
@@ -57,8 +58,8 @@ struct Arguments {
     only: Option<Product>,
 }
 
-/// The groups that commit to the partition that is loaded.
-const COMMITTING_GROUPS: usize = 100;
+/// The keys that live in the partition that is loaded: groups times partitions that they commit.
+const LIVE_KEYS: usize = 100_000;
 
 /// By the line of the table, then by product.
 type Rows = BTreeMap<&'static str, BTreeMap<Product, Series>>;
@@ -170,9 +171,10 @@ fn load(
     let mut connection = broker.connect()?;
     wait_for_coordinators(&mut broker, &mut connection)?;
     connection.create_topic(TOPIC, arguments.partitions, 1)?;
-    let requests = arguments.million_commits * 1_000_000 / usize::try_from(arguments.partitions)?;
+    let partitions = usize::try_from(arguments.partitions)?;
+    let (groups, requests) = (LIVE_KEYS / partitions, arguments.million_commits * 1_000_000 / partitions);
     for number in 0..requests {
-        let group = format!("group-{}", number % COMMITTING_GROUPS);
+        let group = format!("group-{}", number % groups);
         connection.commit_simply(&group, TOPIC, arguments.partitions, number as i64)?;
     }
     drop(connection);
@@ -184,7 +186,7 @@ fn load(
     let mut broker = Broker::start_set(product, programs, folder.path(), arguments.port, one_log)?;
     let mut connection = broker.connect()?;
     let connected = Instant::now();
-    let group = format!("group-{}", (requests - 1) % COMMITTING_GROUPS);
+    let group = format!("group-{}", (requests - 1) % groups);
     while connection.committed(&group, TOPIC, arguments.partitions - 1)? != Some(requests as i64 - 1) {
         broker.check_alive(&"the commits are not loaded")?;
         std::thread::sleep(POLL);
@@ -197,6 +199,7 @@ fn load(
     seen("8. processor time of start and loading, s", broker.usage()?.cpu_seconds);
     seen("8. it is read with checksums at, MiB/s", rate(reading));
     seen("8. memory after loading, MiB", broker.usage()?.resident_bytes as f64 / MIB);
+    seen("8. memory at most, MiB", broker.usage()?.resident_bytes_max as f64 / MIB);
     broker.stop()
 }
 
