@@ -30,7 +30,8 @@ const LOOKS: [Duration; 7] = [
     Duration::from_millis(600),
 ];
 
-/// How long after a further connection was lost it is looked again; some close each connection that they take.
+/// How long after a further connection was lost it is looked again, if not sooner anyway; some close each connection that
+/// they take.
 const AGAIN_AFTER: Duration = Duration::from_millis(50);
 
 /// How often in a row its port must refuse before a node is taken for dead: a firewall or a proxy that is being changed
@@ -167,7 +168,7 @@ async fn find_death<F: Future<Output = Seen>>(
     while let Some(pause) = pauses.next() {
         tokio::select! {
             biased;
-            Ok(()) = again.changed() => {
+            Ok(()) = again.changed(), if *pause > AGAIN_AFTER => {
                 tokio::time::sleep(AGAIN_AFTER).await;
                 pauses = LOOKS[1..].iter();
             }
@@ -252,6 +253,20 @@ mod tests {
         assert_eq!(death, Some(Death { registration: Some(7) }));
         assert_eq!((died - begun, begun.elapsed()), (Duration::from_millis(200), Duration::from_millis(252)));
         assert_eq!(looks.into_inner(), 5 + 2);
+    }
+
+    /// The connections to a node that is killed end one after the other. Each put the next look off.
+    #[tokio::test(start_paused = true)]
+    async fn several_connections_that_end_together_put_nothing_off() {
+        let (tell, mut again) = watch::channel(());
+        tell.send_replace(());
+        let begun = tokio::time::Instant::now();
+        let refused = || async { Seen::Refused(Death { registration: None }) };
+        let (death, ()) = tokio::join!(find_death(refused, &mut again), async {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            tell.send_replace(());
+        });
+        assert_eq!((death, begun.elapsed()), (Some(Death { registration: None }), Duration::from_millis(2)));
     }
 
     #[tokio::test(start_paused = true)]
