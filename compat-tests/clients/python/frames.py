@@ -28,28 +28,9 @@ def crc32c(b):
 RECORD = h("0e00000001027800")  # length 7, attributes, time delta 0, offset delta 0, null key, value "x", no headers
 
 
-def batch(crc=None, records=RECORD, count=1, last=0, magic=2, attributes=0, pid=-1, epoch=-1, sequence=-1, base=0, length=None, time=1700000000000, newest=None):
-    body = struct.pack(">hiqqqhii", attributes, last, time, time if newest is None else newest, pid, epoch, sequence, count) + records
+def batch(crc=None, records=RECORD, count=1, last=0, magic=2, attributes=0, pid=-1, epoch=-1, sequence=-1, base=0, length=None, time=1700000000000):
+    body = struct.pack(">hiqqqhii", attributes, last, time, time, pid, epoch, sequence, count) + records
     return i64(base) + i32(9 + len(body) if length is None else length) + i32(-1) + bytes([magic]) + struct.pack(">I", crc32c(body) if crc is None else crc) + body
-
-
-def varint(n):
-    n, b = (n << 1) ^ (n >> 63), b""
-    while n > 0x7F:
-        n, b = n >> 7, b + bytes([n & 0x7F | 0x80])
-    return b + bytes([n])
-
-
-def sized(b): return varint(-1) if b is None else varint(len(b)) + b
-
-
-def batch_of(records):
-    """One batch of the records (timestamp, key, value, headers), whatever a client would have made of them."""
-    encoded, first = b"", records[0][0]
-    for at, (time, key, value, headers) in enumerate(records):
-        fields = b"\0" + varint(time - first) + varint(at) + sized(key) + sized(value) + varint(len(headers))
-        encoded += sized(fields + b"".join(sized(name.encode()) + sized(content) for name, content in headers))
-    return batch(records=encoded, count=len(records), last=len(records) - 1, time=first, newest=max(record[0] for record in records))
 
 
 def message(crc=None, magic=1):

@@ -8,8 +8,8 @@
 # The partitions before cleaning (fixtures/compacted/VERSION/input) take the place of topics while the broker is stopped.
 # They are cleaned once min.compaction.lag.ms lets them, with the settings under which the fixtures were made; `drop` gets
 # sixty records more and a second round, in which its tombstones go. Then P.expected.jsonl is what must be there.
-import base64, json, shutil, struct
-import frames
+import base64, json, shutil
+import kwire
 from confluent_kafka import Consumer, TopicPartition, OFFSET_BEGINNING
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from harness import *
@@ -40,8 +40,11 @@ def decoded(text):
     return None if text is None else base64.b64decode(text)
 
 
-def as_sent(record):
-    return record["timestamp"], decoded(record["key"]), decoded(record["value"]), [(name, decoded(value)) for name, value in record["headers"]]
+def batch(records):
+    """One batch, whatever a client would have made of them."""
+    first = records[0]["timestamp"]
+    headers = lambda record: [(name.encode(), decoded(value)) for name, value in record["headers"]]
+    return kwire.batch([(decoded(record["key"]), decoded(record["value"]), record["timestamp"] - first, headers(record)) for record in records], timestamp=first)
 
 
 def consume(topic, isolation="read_uncommitted"):
@@ -118,15 +121,14 @@ with check("the first round"):
         cleaned(topic, 1 if topic in dropping else reached[topic])
 with check("the second round of drop"):
     for topic in dropping:
-        connection = frames.Connection(PORT)
-        more = [as_sent(record) for record in lines(COMPACTED / "drop-0.more.jsonl")]
+        broker, more = Broker(BOOTSTRAP), lines(COMPACTED / "drop-0.more.jsonl")
         # In batches of two, by hand: a client may at times send one of them sooner, and segments would end elsewhere.
         for sent, (first, second) in enumerate(zip(more[::2], more[1::2])):
             if sent == 15:  # the segment with the tombstone at 60 is rolled: it is told its end by one round, and goes with the next
                 cleaned(topic, 61)
-            connection.send(frames.frame(frames.produce(3, -1, frames.batch_of([first, second]), topic)))
-            code, offset = struct.unpack_from(">hq", connection.answer(), 4 + 4 + 2 + len(topic) + 4 + 4)
-            equal((code, offset), (0, 80 + 2 * sent), "error code and base offset")
+            data = [{"Name": topic, "PartitionData": [{"Index": 0, "Records": batch([first, second])}]}]
+            answer = broker.call("Produce", 8, {"Acks": -1, "TimeoutMs": 10000, "TopicData": data})["Responses"][0]["PartitionResponses"][0]
+            equal((answer["ErrorCode"], answer["BaseOffset"]), (0, 80 + 2 * sent), "error code and base offset")
         cleaned(topic, reached[topic])
 time.sleep(1)  # what comes after the last checkpoint: a round more, or files deleted
 survivors("")
