@@ -169,17 +169,32 @@ impl Troublemaker {
         world.trace.line(&format!("node {} is killed for {down:?}", index + 1));
         let World { nodes, network, .. } = world;
         nodes[index].kill(network);
+        self.note_crash(world, index, down);
+    }
+
+    fn note_crash(&mut self, world: &World, index: usize, down: Duration) {
         self.counts.crashes += 1;
         self.later.push((world.now() + down, Later::Start(index)));
+    }
+
+    /// The node lacks records when it comes back.
+    fn note_loss(&mut self, world: &World, observer: &Observer, index: usize, down: Duration) {
+        self.has_recovered = false;
+        self.counted_on = observer.registration(world, index);
+        self.note_crash(world, index, down);
     }
 
     /// Kafka's acknowledgements do not wait for the disk, and after an unclean stop nobody knows who has lost something
     /// (KIP-966). So a host loses its power only if all replicas were in sync since the last one has, and if it leads
     /// nothing or all replicas are in sync now.
     fn may_lose_power(&self, world: &World, index: usize, observer: &Observer) -> bool {
-        let kills_follow = self.later.iter().any(|(_, later)| matches!(later, Later::Kill(_)));
         let is_whole = observer.what_is_amiss(world).is_none();
-        is_whole || (self.has_recovered && !kills_follow && observer.is_spare(world, index))
+        is_whole || (self.has_recovered && !self.kills_follow() && observer.is_spare(world, index))
+    }
+
+    /// Whether a siege goes on.
+    fn kills_follow(&self) -> bool {
+        self.later.iter().any(|(_, later)| matches!(later, Later::Kill(_)))
     }
 
     /// What was not synced is lost.
@@ -188,18 +203,17 @@ impl Troublemaker {
         world.trace.line(&format!("node {} has no power for {down:?}", index + 1));
         let World { nodes, network, .. } = world;
         nodes[index].power_off(network);
-        self.counts.crashes += 1;
         self.counts.power_losses += 1;
-        self.has_recovered = false;
-        self.counted_on = observer.registration(world, index);
-        self.later.push((world.now() + down, Later::Start(index)));
+        self.note_loss(world, observer, index, down);
     }
 
     /// Nothing is left of what the node had. The others have all of it, and will have it until they know that it is gone.
     fn may_lose_disk(&self, world: &World, observer: &Observer) -> bool {
-        let kills_follow = self.later.iter().any(|(_, later)| matches!(later, Later::Kill(_)));
         let votes_again = self.disk_lost.is_none_or(|lost| world.now() - lost > VOTES_AGAIN_AFTER);
-        world.nodes.len() >= 3 && votes_again && !kills_follow && observer.what_is_amiss(world).is_none()
+        world.nodes.len() >= 3
+            && votes_again
+            && !self.kills_follow()
+            && observer.what_is_amiss(world).is_none()
     }
 
     /// The node joins again as a new member under a new directory id.
@@ -208,12 +222,9 @@ impl Troublemaker {
         world.trace.line(&format!("node {} loses its disk, and is down for {down:?}", index + 1));
         let World { nodes, network, .. } = world;
         nodes[index].lose_disk(network);
-        self.counts.crashes += 1;
         self.counts.lost_disks += 1;
         self.disk_lost = Some(world.now());
-        self.has_recovered = false;
-        self.counted_on = observer.registration(world, index);
-        self.later.push((world.now() + down, Later::Start(index)));
+        self.note_loss(world, observer, index, down);
     }
 
     /// Several nodes are killed shortly after each other.
