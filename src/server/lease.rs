@@ -11,7 +11,8 @@
 //!
 //! This is no proof. A broker that stands still while it is unregistered, or while its partitions are reassigned, may answer
 //! once from what it had, before it hears of that. Where a full disk keeps its own metadata log from being written, it does
-//! not hear of it before there is space: until then a former coordinator may tell old offsets. It writes none.
+//! not hear of it before there is space: until then a former coordinator may tell old offsets, and take an end of a
+//! transaction for a repetition of the one before. It writes nothing.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
