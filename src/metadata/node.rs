@@ -30,12 +30,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use klamm_io::Clock;
 use klamm_model::NodeId;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::controller::KRAFT_VERSION;
 use crate::image::Image;
+use crate::quorum::disk_thread::DiskThread;
 use controller_task::Job;
 use orders::Order;
 use sessions::Sessions;
@@ -64,6 +66,8 @@ pub struct MetadataNode {
     /// What is wrong while the quorum has no majority, or what a node waits for that belongs to no cluster yet.
     majority: watch::Receiver<Option<String>>,
     sessions: Arc<Sessions>,
+    disk_thread: DiskThread,
+    clock: Arc<dyn Clock>,
     stop: Mutex<Option<oneshot::Sender<()>>>,
     thread: Mutex<Option<std::thread::JoinHandle<()>>>,
 }
@@ -191,6 +195,12 @@ impl MetadataNode {
         let stopped = || StartError::Membership("it is stopped".to_owned());
         let joined = joined.wait_for(Option::is_some).await.map_err(|_| stopped())?;
         joined.clone().unwrap_or(Ok(())).map_err(StartError::Membership)
+    }
+
+    /// `None` while the disk keeps this node from writing its metadata log, so that it does not hear what was decided. Else a
+    /// number that is another one after each time it waited for space.
+    pub fn hears(&self) -> Option<u64> {
+        self.disk_thread.goes_on(self.clock.monotonic_ms())
     }
 
     /// Waits until the quorum is lost for good on this node (its disk failed) and says why. It never returns

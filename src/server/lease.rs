@@ -9,35 +9,45 @@
 //! brokers and controllers have to agree on) nobody is elected in its place because it is silent. Where the controllers
 //! are silent that time passes, though the brokers work on; then the followers' fetches tell.
 //!
+//! Others are elected for more reasons than silence: its disk is full, an admin moves a partition. Of that it hears from its
+//! metadata log. Where its disk keeps that log from being written there is no lease, nor one from before that time after it.
+//!
 //! This is no proof. A broker that stands still while it is unregistered, or while its partitions are reassigned, may answer
-//! once from what it had, before it hears of that. Where a full disk keeps its own metadata log from being written, it does
-//! not hear of it before there is space: until then a former coordinator may tell old offsets, and take an end of a
-//! transaction for a repetition of the one before. It writes nothing.
+//! once from what it had, before it hears of that.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use klamm_partition::Partition;
+use parking_lot::Mutex;
 
 use crate::context::Context;
 
 /// How long it waits before it looks at the followers again.
 const PAUSE: Duration = Duration::from_millis(25);
 
+/// The last one that the controller took.
+#[derive(Clone, Copy, Default)]
+struct Heartbeat {
+    /// Until when the session goes on, in ms of the monotonic clock.
+    until_ms: u64,
+    /// What [`klamm_metadata::MetadataNode::hears`] said when it was sent.
+    heard: Option<u64>,
+}
+
 /// Until when no other broker is elected in this one's place.
 #[derive(Default)]
 pub(crate) struct Lease {
-    /// In ms of the monotonic clock.
-    until: AtomicU64,
+    heartbeat: Mutex<Heartbeat>,
     /// Whether this broker gives away what it leads. It gets no lease any more.
     is_leaving: AtomicBool,
 }
 
 impl Lease {
-    /// The controller took a heartbeat that was sent at this time, and the session goes on for that long from then, at
-    /// least.
-    pub(crate) fn renew(&self, sent_ms: u64, session_ms: u64) {
-        self.until.store(sent_ms.saturating_add(session_ms), Ordering::Release);
+    /// The controller took a heartbeat that was sent at this time, when this node heard of changes like this
+    /// ([`klamm_metadata::MetadataNode::hears`]), and the session goes on for that long from then, at least.
+    pub(crate) fn renew(&self, sent_ms: u64, heard: Option<u64>, session_ms: u64) {
+        *self.heartbeat.lock() = Heartbeat { until_ms: sent_ms.saturating_add(session_ms), heard };
     }
 
     /// This broker is about to give away what it leads.
@@ -47,24 +57,29 @@ impl Lease {
 
     /// The controller has fenced this broker.
     pub(crate) fn end(&self) {
-        self.until.store(0, Ordering::Release);
+        *self.heartbeat.lock() = Heartbeat::default();
     }
 
-    /// Whether it was the leader of all that it led, up to `now`.
-    pub(crate) fn holds(&self, now_ms: u64) -> bool {
-        now_ms < self.until.load(Ordering::Acquire) && !self.is_leaving.load(Ordering::Acquire)
+    /// Whether this broker was the leader of all that it led, up to now.
+    pub(crate) fn holds(&self, context: &Context) -> bool {
+        let last = *self.heartbeat.lock();
+        let hears = context.metadata.hears();
+        context.clock.monotonic_ms() < last.until_ms
+            && hears.is_some()
+            && hears == last.heard
+            && !self.is_leaving.load(Ordering::Acquire)
     }
 }
 
 /// Whether nobody else led a partition at `time`, though this broker believed to lead it. Without a lease it waits for the
 /// replicas in sync to fetch, as long as those that have nothing to fetch take.
 pub(crate) async fn led_alone(context: &Context, partition: &Partition, time: Duration) -> bool {
-    if context.lease.holds(context.clock.monotonic_ms()) {
-        return partition.has_led_since(time);
-    }
     let fetch_wait = u64::try_from(context.config().replica_fetch_wait_max_ms).unwrap_or(0);
     let deadline = time.saturating_add(4 * Duration::from_millis(fetch_wait));
     loop {
+        if context.lease.holds(context) {
+            return partition.has_led_since(time);
+        }
         if partition.was_leader_at(time) {
             return true;
         }

@@ -321,14 +321,14 @@ async fn heartbeat(
         offline_log_dirs: context.store.offline_directory_ids(),
         ..Default::default()
     };
-    let sent_ms = context.clock.monotonic_ms();
+    let (sent_ms, heard) = (context.clock.monotonic_ms(), context.metadata.hears());
     let answer = controller.ask(request, limit).await;
     match ErrorCode::from_code(answer.error_code).unwrap_or(ErrorCode::UnknownServerError) {
         ErrorCode::None => {
             if answer.is_fenced {
                 context.lease.end();
             } else {
-                context.lease.renew(sent_ms, session_ms(context));
+                context.lease.renew(sent_ms, heard, session_ms(context));
             }
             Heartbeat::Taken(answer)
         }

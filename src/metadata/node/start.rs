@@ -54,7 +54,8 @@ impl MetadataNode {
     /// # Errors
     /// When the files cannot be used, or the settings contradict each other.
     pub fn start(settings: Settings) -> Result<MetadataNode, StartError> {
-        let disk_thread = DiskThread::spawn().map_err(|error| StartError::Quorum(error.to_string()))?;
+        let disk_thread = DiskThread::spawn(settings.clock.clone());
+        let disk_thread = disk_thread.map_err(|error| StartError::Quorum(error.to_string()))?;
         let (started, start) = std::sync::mpsc::channel();
         let seed = settings.random.next_u64();
         let (node, work) = prepare(settings, disk_thread)?;
@@ -165,6 +166,8 @@ fn prepare(settings: Settings, disk_thread: DiskThread) -> Result<(MetadataNode,
         joined: joining,
         majority,
         sessions: sessions.clone(),
+        disk_thread: disk_thread.clone(),
+        clock: settings.clock.clone(),
         stop: Mutex::new(Some(stop)),
         thread: Mutex::new(None),
     };

@@ -4,11 +4,11 @@
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use klamm_io::File;
+use klamm_io::{Clock, File};
 use tokio::sync::oneshot;
 
 /// What to do when a sync has ended.
@@ -16,6 +16,9 @@ pub(crate) type Synced = Box<dyn FnOnce(io::Result<()>) + Send>;
 
 /// How long a write to a full disk waits until it is tried again.
 const FULL_DISK_PAUSE: Duration = Duration::from_millis(500);
+
+/// How long a piece of work may take before it counts as one that stands still.
+const STANDSTILL_MS: u64 = 500;
 
 enum Work {
     Sync(Arc<dyn File>, Synced),
@@ -28,19 +31,43 @@ pub(crate) struct DiskThread {
     /// `None` for work on the caller's thread, as simulation needs it.
     queue: Option<mpsc::Sender<Work>>,
     is_closing: Arc<AtomicBool>,
+    pace: Arc<Pace>,
+}
+
+/// Whether the work goes on.
+#[derive(Default)]
+struct Pace {
+    /// How many writes wait for space.
+    waiting: AtomicUsize,
+    /// How many have ever begun to.
+    waits: AtomicU64,
+    /// What the thread works at was begun then, in ms of the monotonic clock and one more; 0 while it waits for work.
+    busy_since: AtomicU64,
 }
 
 impl DiskThread {
     /// A thread of its own, which ends when the last clone is gone.
-    pub(crate) fn spawn() -> io::Result<DiskThread> {
+    pub(crate) fn spawn(clock: Arc<dyn Clock>) -> io::Result<DiskThread> {
         let (queue, work) = mpsc::channel();
-        std::thread::Builder::new().name("klamm-metadata-disk".to_owned()).spawn(move || run(&work))?;
-        Ok(DiskThread { queue: Some(queue), is_closing: Arc::default() })
+        let pace = Arc::new(Pace::default());
+        let noted = Arc::clone(&pace);
+        let name = "klamm-metadata-disk".to_owned();
+        std::thread::Builder::new().name(name).spawn(move || run(&work, &noted, &*clock))?;
+        Ok(DiskThread { queue: Some(queue), is_closing: Arc::default(), pace })
     }
 
     /// The caller's thread.
     pub(crate) fn inline() -> DiskThread {
-        DiskThread { queue: None, is_closing: Arc::default() }
+        DiskThread { queue: None, is_closing: Arc::default(), pace: Arc::default() }
+    }
+
+    /// `None` while the work stands still: a write waits for space, or the disk takes long. Else a number that is another
+    /// one after each wait for space.
+    pub(crate) fn goes_on(&self, now_ms: u64) -> Option<u64> {
+        let busy_since = self.pace.busy_since.load(Ordering::Acquire);
+        let is_slow = busy_since > 0 && now_ms.saturating_sub(busy_since) >= STANDSTILL_MS;
+        let is_waiting = self.pace.waiting.load(Ordering::Acquire) > 0;
+        (!is_slow && !is_waiting).then(|| self.pace.waits.load(Ordering::Acquire))
     }
 
     /// Syncs a file. Syncs of one file that wait together are done as one.
@@ -91,7 +118,7 @@ impl DiskThread {
 
     /// What a write of `path` asks when it failed.
     pub(crate) fn space_for<'a>(&'a self, path: &'a Path) -> Space<'a> {
-        Space { path, is_told: false, is_closing: &self.is_closing }
+        Space { path, is_awaited: false, is_closing: &self.is_closing, pace: &self.pace }
     }
 
     /// From now on nothing waits for space: the node stops.
@@ -108,8 +135,9 @@ pub(crate) fn is_full(error: &io::Error) -> bool {
 /// Space on the disk for one write, which may be tried many times.
 pub(crate) struct Space<'a> {
     path: &'a Path,
-    is_told: bool,
+    is_awaited: bool,
     is_closing: &'a AtomicBool,
+    pace: &'a Pace,
 }
 
 impl Space<'_> {
@@ -118,21 +146,32 @@ impl Space<'_> {
         if !is_full(error) || self.is_closing.load(Ordering::Relaxed) {
             return false;
         }
-        if !self.is_told {
+        if !self.is_awaited {
+            self.is_awaited = true;
+            self.pace.waits.fetch_add(1, Ordering::AcqRel);
+            self.pace.waiting.fetch_add(1, Ordering::AcqRel);
             let path = self.path.display();
             tracing::error!(
                 "{path} cannot be written: {error}; changes of metadata wait until there is space"
             );
-            self.is_told = true;
         }
         tokio::time::sleep(FULL_DISK_PAUSE).await;
         true
     }
 }
 
-fn run(work: &mpsc::Receiver<Work>) {
+impl Drop for Space<'_> {
+    fn drop(&mut self) {
+        if self.is_awaited {
+            self.pace.waiting.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+fn run(work: &mpsc::Receiver<Work>, pace: &Pace, clock: &dyn Clock) {
     let mut next = work.recv().ok();
     while let Some(current) = next.take() {
+        pace.busy_since.store(clock.monotonic_ms().saturating_add(1), Ordering::Release);
         match current {
             Work::Run(job) => job(),
             Work::Sync(file, synced) => {
@@ -149,6 +188,7 @@ fn run(work: &mpsc::Receiver<Work>) {
                 report(file.sync_data(), waiting);
             }
         }
+        pace.busy_since.store(0, Ordering::Release);
         next = next.or_else(|| work.recv().ok());
     }
 }

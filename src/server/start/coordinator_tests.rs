@@ -196,17 +196,32 @@ async fn a_coordinator_that_is_cut_off_tells_no_offsets() {
     assert_eq!(group_error(cluster.node(coordinator)).await, ErrorCode::None);
 
     // While the controllers are silent, the followers are enough.
-    cluster.node(coordinator).context.lease.end();
-    assert_eq!(group_error(cluster.node(coordinator)).await, ErrorCode::None);
+    let node = cluster.node(coordinator);
+    without_lease(node, async || group_error(node).await == ErrorCode::None).await;
 
     for other in (1..=3).map(NodeId).filter(|node| *node != coordinator) {
         cluster.kill(other);
     }
-    let clock = &cluster.node(coordinator).context.clock;
-    while cluster.node(coordinator).context.lease.holds(clock.monotonic_ms()) {
+    let context = &cluster.node(coordinator).context;
+    while context.lease.holds(context) {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert_eq!(group_error(cluster.node(coordinator)).await, ErrorCode::CoordinatorNotAvailable);
+}
+
+/// Takes the lease from a node and looks, until that shows what it should: on a machine with much to do followers may fetch
+/// too late for one answer.
+async fn without_lease(node: &Server, mut look: impl AsyncFnMut() -> bool) {
+    let limit = Duration::from_secs(20);
+    let looking = async {
+        loop {
+            node.context.lease.end();
+            if look().await {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(limit, looking).await.expect("the followers are enough");
 }
 
 /// The same of transactions: what a successor may have decided otherwise is not told.
@@ -220,14 +235,14 @@ async fn a_coordinator_that_is_cut_off_tells_of_no_transaction() {
     assert_eq!(described(cluster.node(coordinator), &id).await, (ErrorCode::None, producer.0));
 
     // While the controllers are silent, the followers are enough.
-    cluster.node(coordinator).context.lease.end();
-    assert_eq!(described(cluster.node(coordinator), &id).await, (ErrorCode::None, producer.0));
+    let node = cluster.node(coordinator);
+    without_lease(node, async || described(node, &id).await == (ErrorCode::None, producer.0)).await;
 
     for other in (1..=3).map(NodeId).filter(|node| *node != coordinator) {
         cluster.kill(other);
     }
-    let clock = &cluster.node(coordinator).context.clock;
-    while cluster.node(coordinator).context.lease.holds(clock.monotonic_ms()) {
+    let context = &cluster.node(coordinator).context;
+    while context.lease.holds(context) {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let (code, told) = described(cluster.node(coordinator), &id).await;

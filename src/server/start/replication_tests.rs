@@ -86,7 +86,7 @@ pub(super) fn produce_request(topic: &str, acks: i16, records: Option<RecordsFie
 }
 
 /// Produces one record; returns the error code and its offset.
-async fn produce(server: &Server, topic: &str, acks: i16) -> (ErrorCode, i64) {
+pub(super) async fn produce(server: &Server, topic: &str, acks: i16) -> (ErrorCode, i64) {
     let request = produce_request(topic, acks, Some(one_record()));
     let body = ask(clients_address(server), 0, 8, &request).await;
     let answer = ProduceResponse::decode(&mut Reader::new(body), 8).unwrap();
