@@ -7,6 +7,7 @@
 
 mod broker;
 mod cluster;
+mod matrix;
 mod process;
 mod run;
 mod scenario;
@@ -39,6 +40,10 @@ struct Arguments {
     /// Print the chosen scenarios and run none
     #[arg(long)]
     list: bool,
+    /// Print every scenario as the report wants it, columns with tabs between: name, with, what it shows, brokers that it
+    /// runs against, and what stands in the matrix
+    #[arg(long)]
+    table: bool,
     /// Fetch and build what the chosen scenarios need and run none
     #[arg(long)]
     setup_only: bool,
@@ -66,7 +71,13 @@ fn main() -> ExitCode {
 fn work() -> Result<bool> {
     let arguments = Arguments::parse();
     let home = Path::new(env!("CARGO_MANIFEST_DIR")).to_path_buf();
-    let chosen = choose(scenario::read_all(&home.join("scenarios"))?, &arguments)?;
+    let matrix = matrix::Matrix::read(&home.join("matrix.tsv"))?;
+    let all = scenario::read_all(&home.join("scenarios"), &matrix)?;
+    if arguments.table {
+        all.iter().for_each(|scenario| println!("{}", scenario.row()));
+        return Ok(true);
+    }
+    let chosen = choose(all, &arguments)?;
     if arguments.list {
         for scenario in &chosen {
             println!("{:34} {:6} {}", scenario.name, scenario.tier, scenario.summary);

@@ -6,6 +6,7 @@
 # against: klamm 4.4.0
 # nodes: 3
 # broker: broker.session.timeout.ms=4000 broker.heartbeat.interval.ms=500 default.replication.factor=3 min.insync.replicas=2
+# shows: confluent-kafka-new java-4.4.0 franz-go: cluster
 #
 # With acks=1 a leader acknowledges what only it has. When it dies then, its last records are lost: Kafka documents no
 # more. In each round the leader of a partition is killed with -9; in two of three rounds its followers have stood still

@@ -8,6 +8,9 @@
 # against: klamm 4.4.0
 # nodes: 3
 # broker: broker.session.timeout.ms=4000 broker.heartbeat.interval.ms=500 default.replication.factor=3 min.insync.replicas=2 transaction.abort.timed.out.transaction.cleanup.interval.ms=500
+# shows of java: java-4.4.0: exactly-once cluster
+# shows of librdkafka: confluent-kafka-new: exactly-once cluster
+# shows of franz-go: franz-go: exactly-once cluster
 from exactly_once import *
 
 ROUNDS = 60 if os.environ["SOAK"] else 3

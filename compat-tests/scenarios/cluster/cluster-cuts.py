@@ -5,6 +5,7 @@
 # needs: python-new kafka-4.4.0
 # against: klamm
 # broker: none
+# shows: confluent-kafka-new java-4.4.0: idempotent cluster
 #
 # As cluster-rounds, but the nodes live on and lose sight of each other, for longer than a session; clients reach all of them
 # all the time. One node's data is on a small tmpfs in a mount namespace of its own, which is filled and emptied again.

@@ -6,6 +6,7 @@
 # against: klamm 4.4.0
 # nodes: 5
 # broker: broker.session.timeout.ms=4000 broker.heartbeat.interval.ms=500 default.replication.factor=5 min.insync.replicas=3 offsets.topic.replication.factor=5
+# shows: confluent-kafka-new java-4.4.0 franz-go: idempotent cluster
 #
 # As cluster-rounds, with two nodes in each round: three of five are a majority, and enough for acks=all.
 from endless import *

@@ -6,6 +6,7 @@
 # against: klamm 4.4.0
 # nodes: 3
 # broker: broker.session.timeout.ms=4000 broker.heartbeat.interval.ms=500 default.replication.factor=3 min.insync.replicas=2
+# shows: confluent-kafka-new java-4.4.0 kafka-python-new franz-go sarama: groups cluster
 from members import *
 from exactly_once import coordinator
 

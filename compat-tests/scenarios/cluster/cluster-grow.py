@@ -6,6 +6,8 @@
 # nodes: 3
 # joining: 1
 # broker: default.replication.factor=3 min.insync.replicas=2
+# shows: confluent-kafka-new: idempotent cluster
+# shows: java-4.4.0: idempotent admin cluster
 #
 # All is done by Kafka's own tools, as an operator does it: generate, execute and verify what moves, look that nothing is
 # left on the old node, stop it, unregister it.

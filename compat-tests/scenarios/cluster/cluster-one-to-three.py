@@ -5,6 +5,7 @@
 # each: listed defaults static
 # against: klamm
 # broker: none
+# shows: java-4.4.0: admin cluster
 #
 # The first node has been alone with its defaults, and becomes a part of a static quorum (listed) or of a dynamic one
 # (defaults); or it was a static quorum of one, and becomes a dynamic one (static). Clients know only its address. A

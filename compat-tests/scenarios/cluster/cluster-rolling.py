@@ -5,6 +5,7 @@
 # against: klamm 4.4.0
 # nodes: 3
 # broker: default.replication.factor=3 min.insync.replicas=2 auto.leader.rebalance.enable=false
+# shows: confluent-kafka-new java-4.4.0: idempotent cluster
 #
 # Producers with default time-outs write all the time. Each node is stopped as an operator does, started, and has all its
 # replicas in sync again before it is the next one's turn.

@@ -6,6 +6,7 @@
 # against: klamm 4.4.0
 # nodes: 3
 # broker: broker.session.timeout.ms=4000 broker.heartbeat.interval.ms=500 default.replication.factor=3 min.insync.replicas=2
+# shows: confluent-kafka-new java-2.8.2 java-4.4.0 franz-go: idempotent cluster
 #
 # Idempotent producers with acks=all of librdkafka, franz-go, Java 2.8 and Java 4.4 write all the time and retry through everything;
 # a group reads along and commits. In each round one node at random is killed with -9, stopped as an operator does, or

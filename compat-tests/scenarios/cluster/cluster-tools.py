@@ -5,6 +5,7 @@
 # against: klamm 4.4.0
 # nodes: 3
 # broker: broker.session.timeout.ms=4000 broker.heartbeat.interval.ms=500 auto.leader.rebalance.enable=false
+# shows: java-4.4.0 java-3.9.1: admin cluster
 import json, re
 from confluent_kafka import Producer
 from harness import *

@@ -4,6 +4,7 @@
 # needs: python-new kafka-4.4.0
 # against: klamm 4.4.0
 # nodes: 3
+# shows: java-4.4.0: admin cluster
 import re
 from harness import *
 

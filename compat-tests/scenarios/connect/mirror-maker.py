@@ -3,6 +3,7 @@
 # limit: 300
 # against: klamm 4.4.0
 # needs: connect kafka-4.4.0
+# shows: mirror-maker: own groups restart
 from connect import *
 
 tool = Tools("4.4.0")

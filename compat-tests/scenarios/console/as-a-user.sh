@@ -5,6 +5,8 @@
 # each: 0.10.2.2 2.8.2 4.4.0
 # each of all: 0.9.0.1 0.11.0.3 1.1.1 3.9.1
 # against: klamm 2.8.2 3.9.1
+# against of 2.8.2 3.9.1 4.4.0: klamm 2.8.2 3.9.1 4.4.0
+# shows: java-$WITH: groups restart
 set -euo pipefail
 export HEAP=256m
 ask() { echo "@$1"; read -r word rest; [ "$word" = ok ] || { echo "the runner could not $1: $rest"; exit 1; }; }

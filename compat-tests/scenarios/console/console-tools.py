@@ -2,6 +2,7 @@
 # tier: normal
 # limit: 300
 # needs: kafka-0.9.0.1 kafka-0.10.2.2 kafka-0.11.0.3 kafka-1.1.1 kafka-2.8.2 kafka-3.9.1 kafka-4.4.0
+# shows: java-*: codecs groups restart
 #
 # Each version's console producer writes one topic with all codecs that it knows. Each version's console consumer reads
 # each topic once. Then each version reads its own topic in a group, the broker restarts, more is written, and the group

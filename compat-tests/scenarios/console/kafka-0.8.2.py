@@ -3,6 +3,7 @@
 # limit: 90
 # needs: kafka-0.8.2.2
 # against: klamm 2.8.2 3.9.1
+# shows: java-0.8.2.2: codecs restart
 from harness import *
 
 tool = Tools("0.8.2.2")

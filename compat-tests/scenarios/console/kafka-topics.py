@@ -3,6 +3,7 @@
 # limit: 120
 # needs: kafka-$WITH
 # each: 2.2.2 2.8.2 3.9.1 4.4.0
+# shows: java-$WITH: admin
 from harness import *
 
 tool = Tools(WITH)

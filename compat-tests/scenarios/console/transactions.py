@@ -2,6 +2,8 @@
 # tier: normal
 # limit: 240
 # needs: kafka-2.8.2 kafka-3.9.1 kafka-4.4.0
+# shows: java-*: transactions
+# shows: java-4.4.0: admin
 import re
 from harness import *
 from kwire import Connection, batch

@@ -5,6 +5,14 @@
 # each: mixed
 # each of all: java-4.4.0 java-0.10.2.2 java-0.11.0.3 java-2.8.2 java-3.9.1 librdkafka kafka_python franz_go sarama kafkajs
 # against: klamm 2.8.2 4.4.0
+# against of java-0.10.2.2 java-0.11.0.3: klamm 2.8.2
+# shows of java-4.4.0 java-3.9.1: $WITH: groups static cooperative kill
+# shows of java-2.8.2 sarama: $WITH: groups static kill
+# shows of java-0.10.2.2 java-0.11.0.3 kafkajs: $WITH: groups kill
+# shows of librdkafka: confluent-kafka-new: groups static cooperative kill
+# shows of kafka_python: kafka-python-new: groups static kill
+# shows of franz_go: franz-go: groups static cooperative kill
+# shows of mixed: confluent-kafka-new java-4.4.0 kafka-python-new franz-go sarama: groups kill
 #
 # mixed: each member is of another client, all with the assignor `range`.
 from members import *

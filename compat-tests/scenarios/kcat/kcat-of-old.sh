@@ -3,6 +3,7 @@
 # limit: 60
 # needs: kcat
 # against: klamm 2.8.2 3.9.1
+# shows: kcat: codecs groups versions
 set -euo pipefail
 same() { [ "$1" = "$2" ] || { echo "FAILED $3"; diff <(echo "$1") <(echo "$2") || true; exit 1; }; echo "ok $3"; }
 echo warm | kcat -P -b "$BOOTSTRAP" -t warm

@@ -2,6 +2,7 @@
 # tier: quick
 # limit: 60
 # needs: kcat
+# shows: kcat: codecs groups restart
 set -euo pipefail
 ask() { echo "@$1"; read -r word rest; [ "$word" = ok ] || { echo "the runner could not $1: $rest"; exit 1; }; }
 same() { [ "$1" = "$2" ] || { echo "FAILED $3"; diff <(echo "$1") <(echo "$2") || true; exit 1; }; echo "ok $3"; }

@@ -3,6 +3,7 @@
 // limit: 240
 // needs: kafka-4.4.0
 // each: restart kill
+// shows: java-4.4.0: idempotent $WITH
 
 import java.io.*;
 import java.nio.ByteBuffer;

@@ -2,6 +2,7 @@
 // tier: normal
 // limit: 120
 // needs: node
+// shows: kafkajs: codecs idempotent groups admin restart
 const assert = require('assert')
 const { once } = require('events')
 const readline = require('readline')

@@ -3,6 +3,7 @@
 # limit: 90
 # needs: python-$WITH
 # each: old new
+# shows: aiokafka-$WITH: codecs idempotent groups admin restart
 import asyncio, sys
 
 sys.path = [p for p in sys.path if not p.endswith("scenarios/python")]  # this file has the client's own name

@@ -3,6 +3,7 @@
 # limit: 90
 # needs: python-$WITH
 # each: old new
+# shows: confluent-kafka-$WITH: codecs idempotent groups admin restart
 import confluent_kafka
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic

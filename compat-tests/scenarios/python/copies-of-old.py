@@ -5,6 +5,7 @@
 # needs: python-new kafka-0.11.0.3
 # against: klamm 2.8.2 3.9.1
 # broker: transaction.abort.timed.out.transaction.cleanup.interval.ms=500
+# shows: java-0.11.0.3: exactly-once kill
 from exactly_once import *
 
 ROUNDS = 100 if os.environ["SOAK"] else 3

@@ -6,6 +6,9 @@
 # each: java librdkafka franz-go
 # against: klamm 4.4.0
 # broker: transaction.abort.timed.out.transaction.cleanup.interval.ms=500
+# shows of java: java-4.4.0: exactly-once kill
+# shows of librdkafka: confluent-kafka-new: exactly-once kill
+# shows of franz-go: franz-go: exactly-once kill
 #
 # Java's is Kafka's own TransactionalMessageCopier, which ends when it has copied what there was and is started again.
 from exactly_once import *

@@ -3,6 +3,7 @@
 # limit: 120
 # needs: python-$WITH
 # each: old new
+# shows: kafka-python-$WITH: codecs groups admin restart
 import kafka
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient, NewTopic

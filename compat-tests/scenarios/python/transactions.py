@@ -3,6 +3,7 @@
 # limit: 180
 # needs: python-$WITH
 # each: old new
+# shows: confluent-kafka-$WITH: transactions exactly-once kill
 import confluent_kafka
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic

@@ -3,6 +3,7 @@
 # limit: 120
 # needs: spring-$WITH
 # each: 3.5.7 4.0.7
+# shows: spring-$WITH: own groups restart
 #
 # The application is clients/spring; its whole configuration is the four lines of application.properties. Only the
 # address is another one here, given as an operator would: on the command line.

@@ -5,6 +5,8 @@
 # needs: python-new kafka-4.4.0
 # against: klamm 4.4.0
 # broker: log.cleaner.backoff.ms=200
+# shows: confluent-kafka-new: idempotent groups kill
+# shows: java-4.4.0: idempotent kill
 #
 # Two idempotent producers with acks=all, librdkafka's and Java's, write all the time and retry through every kill; a group
 # reads along and commits. What a producer sent must in the end be there once, in order, where it was acknowledged. The

@@ -4,6 +4,7 @@
 # needs: kafka-4.4.0
 # against: klamm 2.8.2 4.4.0
 # broker: log.retention.check.interval.ms=300 log.segment.delete.delay.ms=300 log.initial.task.delay.ms=300
+# shows: java-4.4.0: admin
 import json
 from harness import *
 import kwire

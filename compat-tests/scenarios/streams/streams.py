@@ -7,6 +7,7 @@
 # each of all: 3.9.1
 # against: klamm 3.9.1 4.4.0
 # broker: transaction.abort.timed.out.transaction.cleanup.interval.ms=500
+# shows: streams-$WITH: own exactly-once kill
 #
 # Each start of the application begins with an empty state directory. Nothing is cached in the stores, so that each word's
 # counts must come out as 1, 2, 3, and so on, each once.

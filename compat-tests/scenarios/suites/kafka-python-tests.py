@@ -6,6 +6,7 @@
 # broker: node.id=0 process.roles=broker,controller controller.listener.names=CONTROLLER
 # broker: listeners=PLAINTEXT://127.0.0.1:$PORT,CONTROLLER://127.0.0.1:$CONTROLLER controller.quorum.voters=0@127.0.0.1:$CONTROLLER
 # broker: advertised.listeners=PLAINTEXT://127.0.0.1:$PORT
+# shows: kafka-python-tests: suite
 #
 # clients/python/suites.py says how they are compared. The source package has no test/service.py, which starts brokers: the
 # tests are given ours by KAFKA_URI, and those of SASL and TLS, which need another, are skipped or fail on both.

@@ -5,6 +5,7 @@
 # nodes: 3
 # broker: default.replication.factor=3 num.partitions=4 group.initial.rebalance.delay.ms=1000 auto.create.topics.enable=false
 # against: klamm 4.4.0
+# shows: librdkafka: suite
 import librdkafka_tests
 
 librdkafka_tests.go("librdkafka-no-auto-create", "noautocreate")

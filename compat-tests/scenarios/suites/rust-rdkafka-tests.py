@@ -6,6 +6,7 @@
 # broker: num.partitions=3 node.id=0 process.roles=broker,controller controller.listener.names=CONTROLLER
 # broker: listeners=PLAINTEXT://127.0.0.1:$PORT,CONTROLLER://127.0.0.1:$CONTROLLER controller.quorum.voters=0@127.0.0.1:$CONTROLLER
 # broker: advertised.listeners=PLAINTEXT://127.0.0.1:$PORT
+# shows: rust-rdkafka: suite
 #
 # clients/python/suites.py says how they are compared. The tests want a broker of node id 0 that gives topics three partitions,
 # and one that nothing else has written to. One wants port 9092, too: it fails on both.

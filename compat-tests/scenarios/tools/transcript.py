@@ -2,6 +2,7 @@
 # tier: normal
 # limit: 200
 # needs: kafka-4.4.0
+# shows: java-4.4.0: admin
 #
 # transcript.txt holds each call ("$ …") with its exit code and what Apache Kafka 4.4.0 lets it print. Where Klamm differs,
 # the reason stands below it ("~ …"), and then what Klamm lets it print. RECORD=1 writes the file anew, with --against 4.4.0

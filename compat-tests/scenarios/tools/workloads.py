@@ -3,6 +3,7 @@
 # limit: 240
 # against: klamm 4.4.0
 # needs: kafka-4.4.0
+# shows: java-4.4.0: admin groups
 import json, re
 from harness import *
 

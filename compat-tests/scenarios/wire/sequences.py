@@ -4,6 +4,7 @@
 # needs: python-new kafka-1.1.1 kafka-4.4.0
 # against: klamm 4.4.0
 # broker: producer.id.expiration.ms=2000 producer.id.expiration.check.interval.ms=200 log.initial.task.delay.ms=200
+# shows: java-1.1.1 java-4.4.0 confluent-kafka-new: idempotent
 from confluent_kafka import Consumer, Producer, TopicPartition
 from harness import *
 import kwire

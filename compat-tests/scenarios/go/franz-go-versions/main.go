@@ -2,6 +2,7 @@
 // tier: normal
 // limit: 150
 // needs: go
+// shows: franz-go: codecs groups versions
 package main
 
 import (

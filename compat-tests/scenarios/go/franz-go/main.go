@@ -2,6 +2,7 @@
 // tier: normal
 // limit: 90
 // needs: go
+// shows: franz-go: codecs idempotent groups cooperative admin restart
 package main
 
 import (

@@ -2,6 +2,7 @@
 // tier: normal
 // limit: 120
 // needs: go
+// shows: sarama: codecs idempotent groups admin restart
 package main
 
 import (

@@ -4,6 +4,7 @@
 // tier: normal
 // limit: 90
 // needs: cargo
+// shows: rust-rdkafka: codecs idempotent groups admin restart
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
