@@ -12,7 +12,7 @@ use klamm_protocol::messages::list_transactions::{ListTransactionsRequest, ListT
 use super::incomplete;
 use super::repeats::Repeats;
 use super::transactions::refused;
-use crate::transaction::{Filter, Reply, Request, State};
+use crate::transaction::{Filter, IdPattern, Reply, Request, State};
 use crate::transaction_coordinator::TransactionCoordinator;
 
 impl TransactionCoordinator {
@@ -47,6 +47,11 @@ impl TransactionCoordinator {
         let is_known = |name: &String| {
             State::PASSING.contains(&&**name) || State::ALL.iter().any(|state| state.name() == name)
         };
+        let pattern = request.transactional_id_pattern.filter(|pattern| !pattern.is_empty());
+        let pattern = match pattern.map(|pattern| IdPattern::new(&pattern)) {
+            Some(None) => return no_transactions(ErrorCode::InvalidRegularExpression),
+            pattern => pattern.flatten(),
+        };
         // A name that is given very often is kept, looked up and told once.
         let states: BTreeSet<String> = request.state_filters.into_iter().collect();
         let unknown_state_filters: Vec<String> =
@@ -55,6 +60,7 @@ impl TransactionCoordinator {
             states: Arc::new(states),
             producer_ids: Arc::new(request.producer_id_filters.into_iter().collect()),
             longer_than_ms: request.duration_filter,
+            pattern,
         };
         let replies = match self.mailboxes.ask_all(|| Request::List(filter.clone())).await {
             Ok(replies) => replies,

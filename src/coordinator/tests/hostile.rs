@@ -183,8 +183,7 @@ fn group_names(groups: &mut Driven<GroupShard>) -> Vec<String> {
 }
 
 fn transactional_ids(transactions: &mut Driven<TransactionShard>) -> Vec<TransactionState> {
-    let filter =
-        transaction::Filter { states: Arc::default(), producer_ids: Arc::default(), longer_than_ms: -1 };
+    let filter = transaction::Filter { longer_than_ms: -1, ..Default::default() };
     match transactions.ask(transaction::Request::List(filter)).pop() {
         Some(transaction::Reply::Listed(listed)) => listed,
         other => panic!("{other:?}"),

@@ -44,12 +44,14 @@ impl TransactionShard {
     }
 
     pub(super) fn list(&self, now: Now, filter: &Filter) -> Vec<list_transactions::TransactionState> {
-        let matching = self.transactions.iter().filter(|(_, transaction)| {
+        let is_named = |id: &str| filter.pattern.as_ref().is_none_or(|pattern| pattern.matches(id));
+        let matching = self.transactions.iter().filter(|(id, transaction)| {
             let is_long = now.wall_ms.saturating_sub(transaction.start_ms) > filter.longer_than_ms;
             let has_state = || filter.states.contains(transaction.state.name());
             (filter.producer_ids.is_empty() || filter.producer_ids.contains(&transaction.producer_id.0))
                 && (filter.states.is_empty() || has_state())
                 && (filter.longer_than_ms < 0 || is_long)
+                && is_named(id)
         });
         let listed = matching.map(|(id, transaction)| list_transactions::TransactionState {
             transactional_id: id.to_string(),
@@ -59,7 +61,7 @@ impl TransactionShard {
         // Of these nothing but the name is known.
         let is_unreadable_asked =
             filter.states.is_empty() && filter.producer_ids.is_empty() && filter.longer_than_ms < 0;
-        let unreadable = self.unreadable.ids().filter(|_| is_unreadable_asked);
+        let unreadable = self.unreadable.ids().filter(|id| is_unreadable_asked && is_named(id));
         let unreadable = unreadable.map(|id| list_transactions::TransactionState {
             transactional_id: id.to_string(),
             producer_id: ProducerId::NONE.0,

@@ -8,6 +8,7 @@ use klamm_protocol::messages::describe_transactions::TransactionState;
 use klamm_protocol::messages::list_transactions;
 
 use super::TransactionShard;
+use super::id_pattern::IdPattern;
 use super::state::TransactionVersion;
 use crate::machine;
 
@@ -68,6 +69,8 @@ pub struct Filter {
     pub producer_ids: Arc<BTreeSet<i64>>,
     /// Only those that have run for longer, in milliseconds; all if negative.
     pub longer_than_ms: i64,
+    /// What ids must match; all if there is none.
+    pub pattern: Option<IdPattern>,
 }
 
 /// A request to the transactions of one partition.

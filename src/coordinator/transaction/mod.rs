@@ -9,6 +9,7 @@ mod add;
 mod describe;
 mod end;
 mod expiry;
+mod id_pattern;
 mod init;
 mod machine;
 mod message;
@@ -25,6 +26,7 @@ use crate::deadlines::Deadlines;
 use crate::settings::TransactionSettings;
 use unreadable::UnreadableRecords;
 
+pub use id_pattern::IdPattern;
 pub use message::{
     Effects, End, Filter, Init, Now, Partitions, Producer, Reply, Request, Then, Ticket, Write, WriteMarkers,
 };

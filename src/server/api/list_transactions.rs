@@ -1,8 +1,6 @@
-//! ListTransactions (key 66), versions 0 and 1 (KIP-664).
+//! ListTransactions (key 66), versions 0 to 2 (KIP-664).
 //!
-//! v1 those that have run for longer (KIP-994).
-//!
-//! Deviation: version 2, which filters ids by a regular expression (KIP-1152), is not served.
+//! v1 those that have run for longer (KIP-994); v2 those whose ids match a regular expression (KIP-1152).
 
 use klamm_protocol::messages::list_transactions::{ListTransactionsRequest, ListTransactionsResponse};
 

@@ -9,8 +9,8 @@ use bytes::Bytes;
 use klamm_coordinator::TransactionSettings;
 use klamm_coordinator::machine::{Machine, Origin};
 use klamm_coordinator::transaction::{
-    Effects, End, Filter, Init, Now, Partitions, Producer, Reply, Request, State, Then, Ticket, Transaction,
-    TransactionRecord, TransactionShard, TransactionVersion, WriteMarkers,
+    Effects, End, Filter, IdPattern, Init, Now, Partitions, Producer, Reply, Request, State, Then, Ticket,
+    Transaction, TransactionRecord, TransactionShard, TransactionVersion, WriteMarkers,
 };
 use klamm_model::{ErrorCode, ProducerEpoch, ProducerId, TimestampMs};
 
@@ -306,6 +306,7 @@ fn request(words: &Words<'_>) -> Request {
             states: Arc::new(list("states").into_iter().collect()),
             producer_ids: Arc::new(list("ids").iter().map(|id| id.parse().expect("an id")).collect()),
             longer_than_ms: words.number("longer", -1),
+            pattern: words.named.get("like").map(|like| IdPattern::new(like).expect("a pattern")),
         }),
         name => panic!("no command {name}"),
     }
