@@ -53,7 +53,7 @@ struct Arguments {
     /// Print what client and broker said also where nothing failed
     #[arg(long, short)]
     verbose: bool,
-    /// Parts of scenario names; a scenario that is named runs whatever its tier
+    /// Parts of scenario names, or =NAME for one alone; a scenario that is named runs whatever its tier
     names: Vec<String>,
 }
 
@@ -127,15 +127,18 @@ fn work() -> Result<bool> {
 }
 
 fn choose(all: Vec<Scenario>, arguments: &Arguments) -> Result<Vec<Scenario>> {
-    let named =
-        |scenario: &Scenario| arguments.names.iter().any(|part| scenario.name.contains(part.as_str()));
+    let is_named = |scenario: &Scenario, word: &str| match word.strip_prefix('=') {
+        Some(name) => scenario.name == name,
+        None => scenario.name.contains(word),
+    };
+    let named = |scenario: &Scenario| arguments.names.iter().any(|word| is_named(scenario, word));
     let highest = match arguments {
         Arguments { all: true, .. } | Arguments { soak: true, .. } => Tier::All,
         Arguments { quick: true, .. } => Tier::Quick,
         _ => Tier::Normal,
     };
     for name in &arguments.names {
-        if !all.iter().any(|scenario| scenario.name.contains(name.as_str())) {
+        if !all.iter().any(|scenario| is_named(scenario, name)) {
             bail!("no scenario has {name:?} in its name (--list --all shows them)");
         }
     }

@@ -131,4 +131,16 @@ mod tests {
             assert!(said.contains(wrong), "{line}: {said}");
         }
     }
+
+    /// The report says which test holds a difference that was found; the test may not go without a word.
+    #[test]
+    fn what_was_found_is_held() {
+        let home = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let found = std::fs::read_to_string(home.join("found.tsv")).unwrap();
+        for line in found.lines().skip(1) {
+            let [_found, file, there] = line.split('\t').collect::<Vec<_>>()[..] else { panic!("{line}") };
+            let text = std::fs::read_to_string(home.join("..").join(file)).unwrap();
+            assert!(text.contains(there), "{file} has no {there}");
+        }
+    }
 }
