@@ -5,10 +5,9 @@
 # shows: java-4.4.0: admin
 #
 # transcript.txt holds each call ("$ …") with its exit code and what Apache Kafka 4.4.0 lets it print. Where Klamm differs,
-# the reason stands below it ("~ …"), and then what Klamm lets it print. RECORD=1 writes the file anew, with --against 4.4.0
-# Kafka's answers, else Klamm's where a reason stands. SEEN=FILE writes what was seen, to be compared with transcript.txt.
-import difflib, json, re
-from harness import *
+# the reason stands below it ("~ …"), and then what Klamm lets it print (clients/python/transcripts.py: RECORD, SEEN).
+import json, re
+from transcripts import *
 
 FILE = pathlib.Path(__file__).with_name("transcript.txt")
 tool = Tools("4.4.0")
@@ -64,57 +63,4 @@ def call(line):
     return shown(tool(name, *arguments, stdin="".join(record + "\n" for record in records.split()), limit=40))
 
 
-class Step:
-    """A call, the lines that stand before it, Kafka's answer, and if Klamm's differs the reason and Klamm's."""
-
-    def __init__(self, head, line):
-        self.head, self.line, self.kafka, self.reason, self.klamm = head, line, [], None, []
-
-    def wanted(self):
-        return self.klamm if KLAMM and self.reason else self.kafka
-
-    def record(self, answer):
-        if not KLAMM:
-            self.kafka = answer
-        elif self.reason:
-            self.klamm = answer
-
-    def lines(self):
-        difference = [f"~ {self.reason}", *self.klamm] if self.reason else []
-        return [*(["", *self.head] if self.head else []), "", f"$ {self.line}", *self.kafka, *difference]
-
-
-def parse(text):
-    steps, head = [], []
-    for line in text.splitlines():
-        if line.startswith("# "):
-            head.append(line)
-        elif line.startswith("$ "):
-            steps.append(Step(head, line[2:]))
-            head = []
-        elif line.startswith("~ "):
-            steps[-1].reason = line[2:]
-        elif line:
-            step = steps[-1]
-            (step.klamm if step.reason else step.kafka).append(line)
-    return steps
-
-
-steps = parse(FILE.read_text())
-if os.environ.get("RECORD"):
-    for step in steps:
-        step.record(call(step.line))
-    FILE.write_text("\n".join(line for step in steps for line in step.lines()).lstrip("\n") + "\n")
-    finish()
-seen = []
-for step in steps:
-    with check(step.line):
-        answer, wanted = call(step.line), step.wanted()
-        seen += [f"\n$ {step.line}", *answer]
-        if answer != wanted:
-            lines = difflib.unified_diff(wanted, answer, "wanted", "seen", lineterm="", n=0)
-            raise AssertionError("\n" + "\n".join(line for line in lines if not line.startswith("@@")))
-        holds(not (KLAMM and step.reason and answer == step.kafka), f"it does not differ any more: {step.reason}")
-if "SEEN" in os.environ:
-    pathlib.Path(os.environ["SEEN"]).write_text("\n".join(seen).lstrip("\n") + "\n")
-finish()
+repeat(FILE, call)
