@@ -12,6 +12,7 @@ use klamm_server::NodeView;
 
 use crate::checker::{Check, Violation};
 use crate::history::Place;
+use crate::run::CROWD;
 use crate::trace::Trace;
 use crate::world::World;
 
@@ -286,7 +287,9 @@ impl Observer {
     /// Whether a node leads nothing, as the newest image has it, no partition has it alone, and none is being moved.
     pub(crate) fn is_spare(&self, world: &World, index: usize) -> bool {
         let node = NodeId(world.nodes[index].id);
-        let topics = self.topics();
+        let mut topics = self.topics();
+        // There is nothing in them that could be lost.
+        topics.retain(|_, (name, _)| !name.starts_with(CROWD));
         let is_moving = |image: &Arc<Image>| {
             image.topics.values().flat_map(|topic| topic.partitions.iter()).any(is_being_moved)
         };
@@ -326,6 +329,9 @@ impl Observer {
             if !self.is_registered(node.id, &view) {
                 return Some(format!("node {} is not registered since it has started", node.id));
             }
+            if let Some(otherwise) = why_otherwise(NodeId(node.id), image, &view) {
+                return Some(format!("node {} {otherwise}, other than its image says", node.id));
+            }
             if let Some(broker) = image.brokers.values().find(|broker| broker.fenced) {
                 return Some(format!("broker {} is fenced, as node {} knows", broker.id, node.id));
             }
@@ -344,4 +350,30 @@ impl Observer {
         }
         None
     }
+}
+
+/// What a node does otherwise than its image says, if anything.
+fn why_otherwise(node: NodeId, image: &Image, view: &NodeView) -> Option<String> {
+    let mut served: BTreeMap<Place, Arc<Partition>> =
+        view.replicas().into_iter().map(|replica| (place_of(&replica), replica)).collect();
+    for topic in image.topics.values() {
+        for (index, partition) in (0..).zip(&topic.partitions) {
+            let name = &topic.name;
+            let replica = served.remove(&Place { topic: topic.id, partition: index });
+            match replica {
+                None if partition.replicas.contains(&node) => {
+                    return Some(format!("has not opened {name}-{index}"));
+                }
+                None => {}
+                Some(replica) => {
+                    let (leads, epoch) = (replica.is_leader(), replica.leader_epoch());
+                    if leads != (partition.leader == Some(node)) || epoch != partition.leader_epoch {
+                        let role = if leads { "leads" } else { "follows" };
+                        return Some(format!("{role} {name}-{index} in epoch {epoch}"));
+                    }
+                }
+            }
+        }
+    }
+    served.values().next().map(|replica| format!("serves {}", replica.topic_partition()))
 }

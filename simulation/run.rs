@@ -36,6 +36,13 @@ pub(crate) struct Plan {
     pub(crate) trouble: Duration,
 }
 
+impl Plan {
+    /// Whether there are many topics: each fifth seed has them.
+    fn has_crowd(&self) -> bool {
+        self.seed.is_multiple_of(5)
+    }
+}
+
 /// What came of it.
 pub(crate) struct Report {
     /// All of the run, the time before and after the trouble too.
@@ -102,7 +109,7 @@ impl Running {
         let (mut finally, mut committed) = (Final::new(), Final::new());
         if self.heal("the cluster has not formed") {
             self.make_topics(&topics);
-            let clients = self.start_clients(&topics);
+            let clients = self.start_clients(&topics, plan.has_crowd());
             let end = self.world.now() + plan.trouble;
             while self.world.now() < end && self.is_well() {
                 self.step(true);
@@ -233,7 +240,7 @@ impl Running {
         idle.is_empty() && self.is_well()
     }
 
-    fn start_clients(&mut self, topics: &[(NewTopic, bool)]) -> Vec<JoinHandle<()>> {
+    fn start_clients(&mut self, topics: &[(NewTopic, bool)], with_crowd: bool) -> Vec<JoinHandle<()>> {
         let mut tasks = Vec::new();
         let mut subjects = Vec::new();
         let mut number = 0;
@@ -261,6 +268,10 @@ impl Running {
         };
         let work = admin::move_about(self.client(2), moves);
         tasks.push(self.world.clients.runtime.spawn(work));
+        if with_crowd {
+            let like = NewTopic { name: CROWD.to_owned(), partitions: 1, ..topics[0].0.clone() };
+            tasks.push(self.world.clients.runtime.spawn(admin::crowd(self.client(3), like)));
+        }
         for group in groups() {
             for _ in 0..3 {
                 number += 1;
@@ -381,6 +392,9 @@ fn log_bytes(disk: &dyn Disk, folder: &Path) -> Option<Vec<u8>> {
 
 /// A topic that is never deleted, and how many partitions it has.
 const LASTING: (&str, i32) = ("lasting", 2);
+
+/// How the names of the many topics begin that nobody writes to.
+pub(crate) const CROWD: &str = "crowd";
 
 /// The topics whose partitions are moved: all, those of the coordinators too.
 fn moved(topics: &[(NewTopic, bool)]) -> Vec<(String, i32)> {

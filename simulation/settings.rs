@@ -41,6 +41,8 @@ pub(crate) fn node_config(id: i32, nodes: i32) -> BrokerConfig {
         ("replica.lag.time.max.ms", "4000".to_owned()),
         ("log.segment.bytes", (1 << 20).to_string()),
         ("log.cleaner.enable", "false".to_owned()),
+        // What is missing in the end was lost, then; the clients' clocks are years behind.
+        ("log.retention.ms", "-1".to_owned()),
         ("offsets.topic.num.partitions", INTERNAL_PARTITIONS.to_string()),
         ("transaction.state.log.num.partitions", INTERNAL_PARTITIONS.to_string()),
         // Coordinators load what they have in many pieces.

@@ -1,6 +1,6 @@
 //! Admins: they make topics, delete them and make them again, and move their replicas.
 
-use klamm_model::ErrorCode;
+use klamm_model::{ErrorCode, TopicId};
 use klamm_protocol::messages::alter_partition_reassignments::{ReassignablePartition, ReassignableTopic};
 use klamm_protocol::messages::create_topics::{CreatableTopic, CreatableTopicConfig};
 use klamm_protocol::messages::delete_topics::DeleteTopicState;
@@ -10,6 +10,9 @@ use klamm_protocol::messages::{
 use klamm_testing::SeededRandom;
 
 use super::Client;
+
+/// How many topics a crowd has.
+const CROWD: usize = 70;
 
 /// A topic as it is to be made.
 #[derive(Clone, Debug)]
@@ -50,20 +53,46 @@ pub(crate) async fn recreate(mut client: Client, topic: NewTopic) {
             return;
         }
         let Some(topic_id) = client.topic_id(&topic.name).await else { continue };
-        client.surroundings.recorder.note(|history| history.deleted.push(topic_id));
-        loop {
-            let doomed = DeleteTopicState { name: None, topic_id };
-            let request =
-                DeleteTopicsRequest { topics: vec![doomed], timeout_ms: 3000, ..Default::default() };
-            let answer = client.ask_any(6, &request).await;
-            let code = answer.ok().and_then(|answer| Some(answer.responses.first()?.error_code));
-            if matches!(code, Some(0)) || code == Some(ErrorCode::UnknownTopicId.code()) {
-                break;
-            }
-            client.rest(1000).await;
-        }
+        delete(&mut client, topic_id).await;
         client.rest(2000).await;
         create(&mut client, &topic).await;
+    }
+}
+
+/// Deletes a topic, however often that takes.
+async fn delete(client: &mut Client, topic_id: TopicId) {
+    client.surroundings.recorder.note(|history| history.deleted.push(topic_id));
+    loop {
+        let doomed = DeleteTopicState { name: None, topic_id };
+        let request = DeleteTopicsRequest { topics: vec![doomed], timeout_ms: 3000, ..Default::default() };
+        let answer = client.ask_any(6, &request).await;
+        let code = answer.ok().and_then(|answer| Some(answer.responses.first()?.error_code));
+        if matches!(code, Some(0)) || code == Some(ErrorCode::UnknownTopicId.code()) {
+            return;
+        }
+        client.rest(1000).await;
+    }
+}
+
+/// Makes a crowd of topics like one, whose name gets a number, and then deletes one of them and makes another, over and over,
+/// until it is asked to stop. Nobody writes to them: they are there to be followed.
+pub(crate) async fn crowd(mut client: Client, like: NewTopic) {
+    let mut crowd = Vec::new();
+    for number in 0.. {
+        if client.surroundings.is_stopping() {
+            return;
+        }
+        let topic = NewTopic { name: format!("{}-{number}", like.name), ..like.clone() };
+        create(&mut client, &topic).await;
+        crowd.push(topic.name);
+        if crowd.len() > CROWD {
+            let chosen = crowd.swap_remove(client.random.below(crowd.len() as u64) as usize);
+            match client.topic_id(&chosen).await {
+                Some(topic_id) => delete(&mut client, topic_id).await,
+                None => crowd.push(chosen),
+            }
+            client.rest(4000).await;
+        }
     }
 }
 

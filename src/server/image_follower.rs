@@ -226,6 +226,11 @@ impl Follower {
             found.extend(self.unopened.keys().map(|(topic, _)| *topic));
         }
         found.extend(self.unmade.keys().map(|(topic, _)| *topic));
+        if planted!(OverlookTopic) {
+            // As a comparison of maps that passes over an entry where two of its nodes meet.
+            let borders: BTreeSet<TopicId> = image.topics.keys().copied().skip(31).step_by(32).collect();
+            found.retain(|topic| !borders.contains(topic));
+        }
         found
     }
 

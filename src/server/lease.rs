@@ -22,6 +22,7 @@ use klamm_partition::Partition;
 use parking_lot::Mutex;
 
 use crate::context::Context;
+use crate::planted::planted;
 
 /// How long it waits before it looks at the followers again.
 const PAUSE: Duration = Duration::from_millis(25);
@@ -64,10 +65,8 @@ impl Lease {
     pub(crate) fn holds(&self, context: &Context) -> bool {
         let last = *self.heartbeat.lock();
         let hears = context.metadata.hears();
-        context.clock.monotonic_ms() < last.until_ms
-            && hears.is_some()
-            && hears == last.heard
-            && !self.is_leaving.load(Ordering::Acquire)
+        let has_heard = (hears.is_some() && hears == last.heard) || planted!(BelieveDeafLease);
+        has_heard && context.clock.monotonic_ms() < last.until_ms && !self.is_leaving.load(Ordering::Acquire)
     }
 }
 

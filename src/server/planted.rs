@@ -5,6 +5,8 @@
 
 klamm_storage::planted_bugs! {
     KeepRecreatedLog,
+    OverlookTopic,
+    BelieveDeafLease,
 }
 
 /// Whether a mistake is planted: `planted!(KeepRecreatedLog)`.
