@@ -87,7 +87,10 @@ with check("delete-records moves the start of the log and says so"):
     equal(run.code, "0", run)
     holds("low_watermark: 137" in run.out and "low_watermark: 300" in run.out, run)
     equal(offsets("earliest"), {0: "137", 1: "300", 2: "0"})
-    equal(offsets(BASE + 3000), {0: "137"})  # the first at or after that time which is there
+    # The first at or after that time which is there. Kafka looks only into the first file with such a time, and finds nothing
+    # as long as that is there and below the start of the log.
+    first = lambda: offsets(BASE + 3000)
+    equal(first() if KLAMM else eventually(first, "an offset", 25), {0: "137"})
     run = delete_records(p0=301, p1=100)  # beyond the end; less than what is deleted already
     holds("OffsetOutOfRange" in run.out + run.error, run)
     holds("low_watermark: 300" in run.out, run)

@@ -5,6 +5,7 @@
 # against: klamm 4.4.0
 # nodes: 3
 # broker: broker.session.timeout.ms=4000 broker.heartbeat.interval.ms=500 auto.create.topics.enable=false
+# shows: java-4.4.0: admin cluster
 import re
 from harness import *
 import kwire

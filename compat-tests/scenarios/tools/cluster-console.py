@@ -5,6 +5,7 @@
 # against: klamm 4.4.0
 # nodes: 3
 # broker: num.partitions=1 broker.session.timeout.ms=4000 broker.heartbeat.interval.ms=500
+# shows: java-4.4.0: admin cluster
 #
 # console.txt holds each call and what every field of Apache Kafka 4.4.0's answer is (clients/python/transcripts.py: RECORD,
 # SEEN); clients/java/AdminConsole.java makes the calls. "node 3 dies" and "node 3 comes back" are the runner's.

@@ -108,8 +108,9 @@ with check("what is refused, or only checked, is not counted"):
     set_quotas("careful", QUOTAS)
     equal([create("careful", "t", 1000)["Topics"][0]["ErrorCode"] for _ in range(3)], [36, 36, 36])
     equal([create("careful", "huge", 2_000_000_000)["Topics"][0]["ErrorCode"] for _ in range(2)], [44, 44])
-    equal([create("careful", "checked", 30, validate_only=True)["Topics"][0]["ErrorCode"] for _ in range(3)], [0, 0, 0])
-    equal(create("careful", "made", 1)["Topics"][0]["ErrorCode"], 0)
+    # Kafka counts what it is only asked to check
+    equal([create("careful", "checked", 30, validate_only=True)["Topics"][0]["ErrorCode"] for _ in range(3)], [0, 0, 0] if KLAMM else [0, 89, 89])
+    equal(create("careful", "made", 1)["Topics"][0]["ErrorCode"], 0 if KLAMM else 89)
 with check("who wants no answers is stopped too, and so are requests that were sent ahead"):
     set_quotas("silent", {"producer_byte_rate": 100_000.0})
     silent, begin = Client("silent"), time.monotonic()
