@@ -3,6 +3,7 @@
 # limit: 120
 # needs: python-exporter kafka-4.4.0
 # against: klamm 2.8.2 3.9.1
+# shows: exporter: own restart
 #
 # It takes commits from the group coordinator's own topic, __consumer_offsets, and knows those of Apache Kafka 2.8.2 and
 # 3.9.1. Those of 4.4.0, and so Klamm's, are of version 4, which it cannot read. Its ListOffsets is of a version that 4.4.0 does
