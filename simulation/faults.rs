@@ -1,5 +1,8 @@
 //! What is done to a cluster, as a seed has it.
 
+mod late_word;
+
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -7,6 +10,7 @@ use klamm_testing::{Failure, Fault, OperationKind, SeededRandom};
 
 use crate::observer::{Observer, Registration};
 use crate::world::{CLIENT_HOSTS, World, client_address};
+use late_word::LateWord;
 
 /// How often each kind of thing happened.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -31,6 +35,8 @@ pub(crate) struct FaultCounts {
     pub(crate) full_disks: u64,
     /// Disks that were slow for a while.
     pub(crate) slow_disks: u64,
+    /// Replicas that had lost records when the controller heard that they have caught up.
+    pub(crate) late_words: u64,
 }
 
 /// Something that is to happen at a time: mostly the end of a fault.
@@ -54,6 +60,7 @@ pub(crate) struct Troublemaker {
     counted_on: Option<Registration>,
     /// When a node has lost its disk last.
     disk_lost: Option<Duration>,
+    late_word: Option<LateWord>,
     pub(crate) counts: FaultCounts,
 }
 
@@ -73,6 +80,7 @@ impl Troublemaker {
             has_recovered: true,
             counted_on: None,
             disk_lost: None,
+            late_word: None,
             counts: FaultCounts::default(),
         }
     }
@@ -87,7 +95,9 @@ impl Troublemaker {
     pub(crate) fn step(&mut self, world: &mut World, observer: &Observer) {
         self.counted_on = self.counted_on.filter(|registration| observer.counts_on(*registration));
         self.end_due(world);
-        if world.now() >= self.next {
+        if let Some(word) = self.late_word {
+            self.go_on_with_late_word(world, observer, word);
+        } else if world.now() >= self.next {
             self.next = world.now() + self.millis(1, 2 * EVERY.as_millis() as u64);
             self.begin(world, observer);
         }
@@ -106,6 +116,7 @@ impl Troublemaker {
         let mut all = std::mem::take(&mut self.later);
         all.retain(|(_, later)| !matches!(later, Later::Kill(_)));
         all.into_iter().for_each(|(_, later)| self.end(world, later));
+        self.late_word = None;
         world.network.heal_all();
         world.trace.line("all faults end");
     }
@@ -141,19 +152,26 @@ impl Troublemaker {
     }
 
     fn begin(&mut self, world: &mut World, observer: &Observer) {
+        if self.counted_on.is_some() {
+            return;
+        }
         let index = self.random.below(world.nodes.len() as u64) as usize;
         let is_up = world.nodes[index].is_running() && !world.nodes[index].is_stopped();
         self.has_recovered |= observer.what_is_amiss(world).is_none();
-        match self.random.below(14) {
-            0..=2 if is_up && self.counted_on.is_none() => self.kill(world, index),
-            3 if is_up && self.counted_on.is_none() && self.may_lose_power(world, index, observer) => {
-                self.power_off(world, observer, index)
+        match self.random.below(15) {
+            0..=2 if is_up => self.kill(world, index),
+            3 if is_up && self.may_lose_power(world, index, observer) => {
+                let down = self.millis(1000, 15_000);
+                self.power_off(world, observer, index, down)
             }
             12 => self.besiege(world, index),
-            13 if is_up && self.counted_on.is_none() && self.may_lose_disk(world, observer) => {
+            14 if is_up && observer.what_is_amiss(world).is_none() => {
+                self.begin_late_word(world, observer, index)
+            }
+            13 if is_up && self.may_lose_disk(world, index, observer) => {
                 self.lose_disk(world, observer, index)
             }
-            4 if is_up && self.counted_on.is_none() => self.terminate(world, index),
+            4 if is_up => self.terminate(world, index),
             5 | 6 if is_up => self.pause(world, index),
             7 => self.cut(world, index),
             8 => self.isolate(world, index),
@@ -186,10 +204,25 @@ impl Troublemaker {
 
     /// Kafka's acknowledgements do not wait for the disk, and after an unclean stop nobody knows who has lost something
     /// (KIP-966). So a host loses its power only if all replicas were in sync since the last one has, and if it leads
-    /// nothing or all replicas are in sync now.
+    /// nothing or all replicas are in sync now; and if another one of each partition has no trouble, which stays so until the
+    /// cluster knows what has happened.
     fn may_lose_power(&self, world: &World, index: usize, observer: &Observer) -> bool {
         let is_whole = observer.what_is_amiss(world).is_none();
-        is_whole || (self.has_recovered && !self.kills_follow() && observer.is_spare(world, index))
+        let may_lose =
+            is_whole || (self.has_recovered && !self.kills_follow() && observer.is_spare(index, world));
+        may_lose && observer.has_sound_others(index, world, &self.troubled(world))
+    }
+
+    /// The nodes to which something is done, or was done and is not over.
+    fn troubled(&self, world: &World) -> BTreeSet<usize> {
+        let index_of = |address: &IpAddr| world.nodes.iter().position(|node| node.address == *address);
+        let under_way = self.later.iter().flat_map(|(_, later)| match later {
+            Later::Start(index) | Later::Continue(index) | Later::ClearDisk(index) | Later::Kill(index) => {
+                [Some(*index), None]
+            }
+            Later::Heal(from, to) => [index_of(from), index_of(to)],
+        });
+        under_way.flatten().collect()
     }
 
     /// Whether a siege goes on.
@@ -198,8 +231,7 @@ impl Troublemaker {
     }
 
     /// What was not synced is lost.
-    fn power_off(&mut self, world: &mut World, observer: &Observer, index: usize) {
-        let down = self.millis(1000, 15_000);
+    fn power_off(&mut self, world: &mut World, observer: &Observer, index: usize, down: Duration) {
         world.trace.line(&format!("node {} has no power for {down:?}", index + 1));
         let World { nodes, network, .. } = world;
         nodes[index].power_off(network);
@@ -208,12 +240,13 @@ impl Troublemaker {
     }
 
     /// Nothing is left of what the node had. The others have all of it, and will have it until they know that it is gone.
-    fn may_lose_disk(&self, world: &World, observer: &Observer) -> bool {
+    fn may_lose_disk(&self, world: &World, index: usize, observer: &Observer) -> bool {
         let votes_again = self.disk_lost.is_none_or(|lost| world.now() - lost > VOTES_AGAIN_AFTER);
         world.nodes.len() >= 3
             && votes_again
             && !self.kills_follow()
             && observer.what_is_amiss(world).is_none()
+            && observer.has_sound_others(index, world, &self.troubled(world))
     }
 
     /// The node joins again as a new member under a new directory id.

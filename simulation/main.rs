@@ -207,6 +207,7 @@ struct Total {
     moves: u64,
     crashes: u64,
     lost_disks: u64,
+    late_words: u64,
     acknowledged: u64,
     unknown_outcomes: u64,
     offset_commits: u64,
@@ -226,6 +227,7 @@ impl Total {
             ("moves of partitions", self.moves),
             ("crashes", self.crashes),
             ("lost disks", self.lost_disks),
+            ("late words of leaders", self.late_words),
             ("unknown outcomes", self.unknown_outcomes),
             ("commits of offsets", self.offset_commits),
             ("transactions", self.transactions),
@@ -242,6 +244,7 @@ impl Total {
         self.moves += report.counts.moves;
         self.crashes += report.faults.crashes;
         self.lost_disks += report.faults.lost_disks;
+        self.late_words += report.faults.late_words;
         self.acknowledged += report.acknowledged;
         self.unknown_outcomes += report.unknown;
         self.offset_commits += report.commits;

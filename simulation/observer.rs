@@ -52,7 +52,7 @@ const INTO_IMAGES_MAX: Duration = Duration::from_secs(2);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Registration {
     node: NodeId,
-    epoch: i64,
+    pub(crate) epoch: i64,
 }
 
 fn is_being_moved(partition: &PartitionState) -> bool {
@@ -285,7 +285,7 @@ impl Observer {
     }
 
     /// Whether a node leads nothing, as the newest image has it, no partition has it alone, and none is being moved.
-    pub(crate) fn is_spare(&self, world: &World, index: usize) -> bool {
+    pub(crate) fn is_spare(&self, index: usize, world: &World) -> bool {
         let node = NodeId(world.nodes[index].id);
         let mut topics = self.topics();
         // There is nothing in them that could be lost.
@@ -302,7 +302,19 @@ impl Observer {
             .all(|(leader, _, isr)| leader.is_some_and(|leader| leader != node) && isr.len() > 1)
     }
 
-    fn newest_image(&self) -> Option<&Arc<Image>> {
+    /// Whether each partition has a replica in sync on another node that serves and is not among the troubled.
+    pub(crate) fn has_sound_others(&self, index: usize, world: &World, troubled: &BTreeSet<usize>) -> bool {
+        let sound = world.nodes.iter().enumerate().filter(|(other, node)| {
+            let serves = |view: NodeView| self.is_registered(node.id, &view);
+            *other != index && !troubled.contains(other) && node.view().is_some_and(serves)
+        });
+        let sound: BTreeSet<NodeId> = sound.map(|(_, node)| NodeId(node.id)).collect();
+        let topics = self.topics();
+        let present = self.newest.iter().filter(|(place, _)| topics.contains_key(&place.topic));
+        present.map(|(_, (_, (_, _, isr)))| isr).all(|isr| isr.iter().any(|node| sound.contains(node)))
+    }
+
+    pub(crate) fn newest_image(&self) -> Option<&Arc<Image>> {
         self.images.values().max_by_key(|image| image.offset)
     }
 
