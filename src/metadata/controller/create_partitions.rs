@@ -52,7 +52,7 @@ fn plan(
     added: &mut usize,
 ) -> Result<Vec<MetadataRecord>, Refusal> {
     let Some(topic) = image.topic_by_name(&asked.name) else {
-        let message = format!("There is no topic '{}'", asked.name);
+        let message = "This server does not host this topic-partition.";
         return Err(Refusal::new(ErrorCode::UnknownTopicOrPartition, message));
     };
     let present = topic.partitions.len();

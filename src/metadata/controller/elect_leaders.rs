@@ -83,13 +83,13 @@ fn plan(
     let unknown = |message: String| Refusal::new(ErrorCode::UnknownTopicOrPartition, message);
     let topic = topic.ok_or_else(|| unknown(format!("No such topic as {name}")))?;
     let state =
-        topic.partition(index).ok_or_else(|| unknown(format!("There is no partition {name}-{index}")))?;
+        topic.partition(index).ok_or_else(|| unknown(format!("No such partition as {name}-{index}")))?;
     let is_needed = match election {
         Election::Preferred => !has_preferred_leader(state),
         Election::Online | Election::Unclean => state.leader.is_none(),
     };
     if !is_needed {
-        let message = format!("The partition {name}-{index} has such a leader");
+        let message = "Leader election not needed for topic partition.";
         return Err(Refusal::new(ErrorCode::ElectionNotNeeded, message));
     }
     let mut target = PartitionTarget::new(image, context, state, ElectionRules::of(image, context, name));

@@ -93,7 +93,7 @@ fn cancel(
 ) -> Result<(), Refusal> {
     let name = &topic.name;
     if !is_moving(state) {
-        let message = format!("No reassignment of {name}-{index} is under way");
+        let message = "No partition reassignment is in progress.";
         return Err(Refusal::new(ErrorCode::NoReassignmentInProgress, message));
     }
     let replicas = Assignment::before(state);

@@ -17,6 +17,7 @@ use crate::image::{Image, PartitionState};
 
 /// "Raise it"; 2 lowers it where nothing is lost by that, and 3 in any case.
 const UPGRADE: i8 = 1;
+const UNSAFE_DOWNGRADE: i8 = 3;
 
 /// Changes feature levels. As in Kafka, the first one that cannot be changed fails them all.
 pub fn update_features(
@@ -77,7 +78,10 @@ fn check(image: &Image, update: &FeatureUpdateKey) -> Result<(), Refusal> {
         return refuse("A feature version cannot be less than 0.".to_owned());
     }
     let Some((_, lowest, highest)) = SUPPORTED.iter().find(|(name, ..)| name == feature) else {
-        return refuse(format!("Local controller{here} does not support this feature."));
+        return refuse(match level {
+            0 => format!("Feature {feature} not found."),
+            _ => format!("Local controller{here} does not support this feature."),
+        });
     };
     if !(1..=3).contains(upgrade_type) {
         return refuse(format!(
@@ -94,13 +98,20 @@ fn check(image: &Image, update: &FeatureUpdateKey) -> Result<(), Refusal> {
     }
     let present = image.feature(feature);
     if *level < present && *upgrade_type == UPGRADE {
-        return refuse(format!("it is at {present} now, and lowering it must be asked for as that"));
+        let why = "Can't downgrade the version of this feature without setting the upgrade type to either safe or \
+                   unsafe downgrade.";
+        return refuse(why.to_owned());
     }
     if *level < present && feature == KRAFT_VERSION {
         return refuse(format!("it is at {present} now, and cannot be lowered"));
     }
     if *level < present && feature == METADATA_VERSION {
-        return refuse(format!("it is at {present} now, and what a lower one cannot hold would be lost"));
+        let why = match *upgrade_type {
+            UNSAFE_DOWNGRADE => "Unsafe metadata downgrade is not supported in this version.",
+            _ => "Refusing to perform the requested downgrade because it might delete metadata information.",
+        };
+        let message = format!("Unsupported metadata.version downgrade from {present} to {level}. {why}");
+        return Err(Refusal::new(ErrorCode::InvalidUpdateVersion, message));
     }
     Ok(())
 }
