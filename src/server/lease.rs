@@ -10,7 +10,8 @@
 //! are silent that time passes, though the brokers work on; then the followers' fetches tell.
 //!
 //! Others are elected for more reasons than silence: its disk is full, an admin moves a partition. Of that it hears from its
-//! metadata log. Where its disk keeps that log from being written there is no lease, nor one from before that time after it.
+//! metadata log. Where its disk keeps that log from being written there is no lease, nor one from before that time after it;
+//! nor is there one for a partition whose records find no room, which it gives away itself.
 //!
 //! This is no proof. A broker that stands still while it is unregistered, or while its partitions are reassigned, may answer
 //! once from what it had, before it hears of that.
@@ -76,7 +77,8 @@ pub(crate) async fn led_alone(context: &Context, partition: &Partition, time: Du
     let fetch_wait = u64::try_from(context.config().replica_fetch_wait_max_ms).unwrap_or(0);
     let deadline = time.saturating_add(4 * Duration::from_millis(fetch_wait));
     loop {
-        if context.lease.holds(context) {
+        let is_given_away = partition.lacks_space(|| false);
+        if !is_given_away && context.lease.holds(context) {
             return partition.has_led_since(time);
         }
         if partition.was_leader_at(time) {

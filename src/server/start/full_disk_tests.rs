@@ -5,7 +5,7 @@ use klamm_model::{ErrorCode, NodeId, topic_name};
 use klamm_testing::{Failure, Fault, OperationKind, SeededRandom, SimulatedDisk};
 
 use super::cluster_tests::{Cluster, until};
-use super::replication_tests::{create, leader_of, produce};
+use super::replication_tests::{create, leader_of, move_to, produce};
 use super::*;
 use crate::lease::led_alone;
 use crate::topic_creation::create_for_coordinator;
@@ -51,10 +51,15 @@ async fn who_asks_for_a_coordinator_does_not_wait_for_space() {
     assert!(server.context.offsets_partition_of("a group").is_some());
 }
 
-/// Where a full disk keeps a leader from hearing that others were elected, it must not tell what only a leader knows,
-/// though the controller takes its heartbeats.
+/// The leader of a topic's only partition, as a node has it.
+fn led_by(image: &klamm_metadata::Image, topic: &str) -> Option<NodeId> {
+    image.topic_by_name(topic).unwrap().partitions[0].leader
+}
+
+/// A leader gives a partition away when its disk is full. Until it hears who has it, it must not tell what only a leader
+/// knows, though the controller takes its heartbeats.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_that_does_not_hear_of_its_successor_does_not_believe_to_lead() {
+async fn a_leader_that_gives_a_partition_away_does_not_believe_to_lead_it() {
     let cluster = Cluster::start().await;
     create(&cluster.servers, "three", &[]).await;
     let old = leader_of(&cluster.servers, "three");
@@ -65,14 +70,51 @@ async fn a_leader_that_does_not_hear_of_its_successor_does_not_believe_to_lead()
     let disk = cluster.disk(id);
     let is_full = disk.inject(Fault::new(Failure::NoSpace).of(OperationKind::Write));
     assert_eq!(produce(old, "three", -1).await.0, ErrorCode::KafkaStorageError);
-    let leader = |image: &klamm_metadata::Image| image.topic_by_name("three").unwrap().partitions[0].leader;
     let other = cluster.node(NodeId(id.0 % 3 + 1));
-    until(other, "another leader", |image| leader(image).is_some_and(|node| node != id)).await;
-    assert!(!other.context.image().brokers[&id].fenced);
-    assert_eq!(leader(&context.image()), Some(id), "the old one has heard of it");
+    until(other, "another leader", |image| led_by(image, "three").is_some_and(|node| node != id)).await;
+    assert_eq!(led_by(&context.image(), "three"), Some(id), "the old one has heard of it");
     assert!(partition.is_leader());
     assert!(!led_alone(context, &partition, context.clock.monotonic()).await);
 
     disk.clear(is_full);
-    until(old, "another leader", |image| leader(image).is_some_and(|node| node != id)).await;
+    until(old, "another leader", |image| led_by(image, "three").is_some_and(|node| node != id)).await;
+}
+
+/// The same where an admin moves the partition, and only the leader's metadata log has no room.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_cannot_hear_of_its_successor_does_not_believe_to_lead() {
+    let cluster = Cluster::start().await;
+    let servers = &cluster.servers;
+    // One that a node leads which is not the controller, whose own log has to be written.
+    let mut topic = String::new();
+    for number in 0..20 {
+        topic = format!("topic-{number}");
+        create(servers, &topic, &[]).await;
+        if !leader_of(servers, &topic).context.metadata.is_controller() {
+            break;
+        }
+    }
+    let topic = &*topic;
+    let old = leader_of(servers, topic);
+    let (id, context) = (old.context.node_id, &old.context);
+    let partition = context.partitions.by_name(topic, 0).unwrap();
+    assert!(context.lease.holds(context));
+
+    let metadata = context.store.metadata_dir();
+    let is_full = Fault::new(Failure::NoSpace).of(OperationKind::Write).on(metadata.to_str().unwrap());
+    let is_full = cluster.disk(id).inject(is_full);
+    let others: Vec<i32> = (1..=3).filter(|node| *node != id.0).collect();
+    move_to(servers, topic, &others).await;
+    until(cluster.node(NodeId(others[0])), "another leader", |image| led_by(image, topic) != Some(id)).await;
+    let deadline = context.clock.monotonic() + Duration::from_secs(10);
+    while context.metadata.hears().is_some() {
+        assert!(context.clock.monotonic() < deadline, "its metadata log could be written");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(led_by(&context.image(), topic), Some(id), "the old one has heard of it");
+    assert!(partition.is_leader() && !context.lease.holds(context));
+    assert!(!led_alone(context, &partition, context.clock.monotonic()).await);
+
+    cluster.disk(id).clear(is_full);
+    until(old, "another leader", |image| led_by(image, topic) != Some(id)).await;
 }

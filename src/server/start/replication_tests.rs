@@ -245,7 +245,7 @@ async fn a_reassigned_partition_is_copied_and_its_old_log_is_deleted() {
     assert!(old.context.store.get(&name).is_none(), "its log is deleted");
 }
 
-async fn move_to(servers: &[Server], topic: &str, replicas: &[i32]) {
+pub(super) async fn move_to(servers: &[Server], topic: &str, replicas: &[i32]) {
     let partition = ReassignablePartition { partition_index: 0, replicas: Some(replicas.to_vec()) };
     let topic = ReassignableTopic { name: topic.to_owned(), partitions: vec![partition] };
     let request =
