@@ -94,15 +94,19 @@ fn directory_of(context: &Context, local: &LocalTopic, index: i32, state: &Parti
     if local.offline.contains(&index) || partition.is_some_and(|partition| has_failed(partition)) {
         return (others > 0 || state.directory_of(node) == DIRECTORY_LOST).then_some(DIRECTORY_LOST);
     }
-    let lacks_space = |partition: &Partition| {
+    let is_given_away = |partition: &Partition| {
         // Without as many as acknowledgements need, nobody would gain by it, and this one can at least be read.
-        partition.lacks_space(|| has_room(context, partition))
-            && others >= partition.in_sync_replicas_min().max(1)
+        lacks_space(context, partition) && others >= partition.in_sync_replicas_min().max(1)
     };
-    if partition.is_some_and(|partition| lacks_space(partition)) {
+    if partition.is_some_and(|partition| is_given_away(partition)) {
         return Some(DIRECTORY_LOST);
     }
     log.map(|log| log.directory_id())
+}
+
+/// Whether a partition's records find no room, so that another replica should lead.
+pub(crate) fn lacks_space(context: &Context, partition: &Partition) -> bool {
+    partition.lacks_space(|| has_room(context, partition))
 }
 
 /// Whether the file system of a partition's log has room for more than a few records.

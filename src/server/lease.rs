@@ -13,7 +13,8 @@
 //! metadata log. Where its disk keeps that log from being written there is no lease, nor one from before that time after it;
 //! nor is there one for a partition whose records find no room, which it gives away itself.
 //!
-//! This is no proof. A broker that stands still while it is unregistered, or while its partitions are reassigned, may answer
+//! This is no proof. After a wait for space a heartbeat may be taken before all is there that was missed meanwhile, and a write
+//! that takes long without waiting for space is noticed only in the thread that syncs. A broker that stands still while it is unregistered, or while its partitions are reassigned, may answer
 //! once from what it had, before it hears of that.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,6 +24,7 @@ use klamm_partition::Partition;
 use parking_lot::Mutex;
 
 use crate::context::Context;
+use crate::directory_assignments::lacks_space;
 use crate::planted::planted;
 
 /// How long it waits before it looks at the followers again.
@@ -71,16 +73,29 @@ impl Lease {
     }
 }
 
+/// Whether the newest image of this node has it as the leader, which the partition may not have followed yet.
+fn is_leader_in_image(context: &Context, partition: &Partition) -> bool {
+    let image = context.image();
+    let state = image
+        .topic(partition.topic_id())
+        .and_then(|topic| topic.partition(partition.topic_partition().partition));
+    state.is_some_and(|state| {
+        state.leader == Some(context.node_id) && state.leader_epoch == partition.leader_epoch()
+    })
+}
+
 /// Whether nobody else led a partition at `time`, though this broker believed to lead it. Without a lease it waits for the
 /// replicas in sync to fetch, as long as those that have nothing to fetch take.
 pub(crate) async fn led_alone(context: &Context, partition: &Partition, time: Duration) -> bool {
     let fetch_wait = u64::try_from(context.config().replica_fetch_wait_max_ms).unwrap_or(0);
     let deadline = time.saturating_add(4 * Duration::from_millis(fetch_wait));
+    if is_leader_in_image(context, partition)
+        && !lacks_space(context, partition)
+        && context.lease.holds(context)
+    {
+        return partition.has_led_since(time);
+    }
     loop {
-        let is_given_away = partition.lacks_space(|| false);
-        if !is_given_away && context.lease.holds(context) {
-            return partition.has_led_since(time);
-        }
         if partition.was_leader_at(time) {
             return true;
         }

@@ -1,11 +1,11 @@
 //! A regular expression that a transactional id must match as a whole (KIP-1152).
 
-use regex::bytes::{Regex, RegexBuilder};
+use regex_automata::meta::Regex;
 use regex_syntax::ParserBuilder;
 use regex_syntax::hir::{Hir, Look};
 
 /// How much memory a compiled pattern may take, in bytes.
-const COMPILED_BYTES_MAX: usize = 1 << 20;
+const COMPILED_BYTES_MAX: usize = 64 << 10;
 
 /// How deep groups may be nested.
 const NESTED_MAX: u32 = 100;
@@ -23,9 +23,8 @@ impl IdPattern {
         let mut parser = ParserBuilder::new().unicode(false).utf8(false).nest_limit(NESTED_MAX).build();
         let whole =
             Hir::concat(vec![Hir::look(Look::Start), parser.parse(pattern).ok()?, Hir::look(Look::End)]);
-        let mut builder = RegexBuilder::new(&whole.to_string());
-        builder.unicode(false).size_limit(COMPILED_BYTES_MAX).dfa_size_limit(COMPILED_BYTES_MAX);
-        builder.build().ok().map(IdPattern)
+        let config = Regex::config().utf8_empty(false).nfa_size_limit(Some(COMPILED_BYTES_MAX));
+        Regex::builder().configure(config).build_from_hir(&whole).ok().map(IdPattern)
     }
 
     /// Whether the whole id matches.
@@ -49,6 +48,12 @@ mod tests {
         // A comment, or a line's end, must not take away what holds the pattern together.
         assert!(matches("(?x)copy # all", "copy") && !matches("(?x)copy # all", "copy-1"));
         assert!(!matches("(?m)a$", "a\nb") && !matches("(?m)^b", "a\nb"));
+        // What may be left out is no lazy repetition.
+        assert!(
+            matches("app(?:[0-9]+)?", "app")
+                && matches("app(?:[0-9]+)?", "app12")
+                && matches("(?:a{2})?b", "b")
+        );
         assert!(matches("é+", "éé") && matches(r"\w\d", "a1") && !matches(r"\d", "٣"));
     }
 

@@ -64,10 +64,12 @@ impl DiskThread {
     /// `None` while the work stands still: a write waits for space, or the disk takes long. Else a number that is another
     /// one after each wait for space.
     pub(crate) fn goes_on(&self, now_ms: u64) -> Option<u64> {
+        // Read first: a wait that begins now is seen, or is another number later.
+        let waits = self.pace.waits.load(Ordering::Acquire);
         let busy_since = self.pace.busy_since.load(Ordering::Acquire);
         let is_slow = busy_since > 0 && now_ms.saturating_sub(busy_since) >= STANDSTILL_MS;
         let is_waiting = self.pace.waiting.load(Ordering::Acquire) > 0;
-        (!is_slow && !is_waiting).then(|| self.pace.waits.load(Ordering::Acquire))
+        (!is_slow && !is_waiting).then_some(waits)
     }
 
     /// Syncs a file. Syncs of one file that wait together are done as one.
@@ -148,8 +150,8 @@ impl Space<'_> {
         }
         if !self.is_awaited {
             self.is_awaited = true;
-            self.pace.waits.fetch_add(1, Ordering::AcqRel);
             self.pace.waiting.fetch_add(1, Ordering::AcqRel);
+            self.pace.waits.fetch_add(1, Ordering::AcqRel);
             let path = self.path.display();
             tracing::error!(
                 "{path} cannot be written: {error}; changes of metadata wait until there is space"

@@ -98,7 +98,11 @@ async fn a_leader_that_cannot_hear_of_its_successor_does_not_believe_to_lead() {
     let old = leader_of(servers, topic);
     let (id, context) = (old.context.node_id, &old.context);
     let partition = context.partitions.by_name(topic, 0).unwrap();
-    assert!(context.lease.holds(context));
+    let deadline = context.clock.monotonic() + Duration::from_secs(10);
+    while !context.lease.holds(context) {
+        assert!(context.clock.monotonic() < deadline, "no heartbeat was taken");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 
     let metadata = context.store.metadata_dir();
     let is_full = Fault::new(Failure::NoSpace).of(OperationKind::Write).on(metadata.to_str().unwrap());
