@@ -92,19 +92,11 @@ func main() {
 
 	two := join("two", &read)
 	Eventually(30*time.Second, func() string { return fmt.Sprint(one.partitions.Load(), two.partitions.Load()) }, func() bool { return one.partitions.Load() == 2 && two.partitions.Load() == 2 })
-	read.Take()
-	produce(Range(200, 300))
-	Eventually(20*time.Second, func() string { return fmt.Sprint(read.Values()) }, func() bool { return len(read.Values()) >= 100 })
-	Equal("read by both", read.Values(), Range(200, 300))
-	if by := read.Take(); by["one"] == 0 || by["two"] == 0 {
-		Fail("only one of them read: %v", by)
-	}
+	write := func(numbers []int) { produce(numbers) }
+	ReadByBoth(&read, Range(200, 300), write)
 	fmt.Println("ok a second member takes half of them")
 
-	Ask("restart")
-	produce(Range(300, 400))
-	Eventually(40*time.Second, func() string { return fmt.Sprint(read.Values()) }, func() bool { return len(read.Distinct()) >= 100 })
-	Equal("read after the restart", read.Distinct(), Range(300, 400))
+	ReadAfterRestart(&read, Range(300, 400), write, 40*time.Second)
 	fmt.Println("ok both go on after the restart")
 
 	Eventually(20*time.Second, func() string { return "the group's lag is 0" }, func() bool {

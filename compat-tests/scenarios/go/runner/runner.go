@@ -119,3 +119,22 @@ func (r *Read) Take() map[string]int {
 	r.values, r.by = nil, nil
 	return by
 }
+
+// ReadByBoth writes these numbers and demands that the members "one" and "two" read them, each a part, and each number once.
+func ReadByBoth(read *Read, numbers []int, write func([]int)) {
+	read.Take()
+	write(numbers)
+	Eventually(20*time.Second, func() string { return fmt.Sprint(read.Values()) }, func() bool { return len(read.Values()) >= len(numbers) })
+	Equal("read by both", read.Values(), numbers)
+	if by := read.Take(); by["one"] == 0 || by["two"] == 0 {
+		Fail("only one of them read: %v", by)
+	}
+}
+
+// ReadAfterRestart restarts the broker, writes these numbers, and demands that the members read each of them at least once.
+func ReadAfterRestart(read *Read, numbers []int, write func([]int), limit time.Duration) {
+	Ask("restart")
+	write(numbers)
+	Eventually(limit, func() string { return fmt.Sprint(read.Values()) }, func() bool { return len(read.Distinct()) >= len(numbers) })
+	Equal("read after the restart", read.Distinct(), numbers)
+}
