@@ -14,8 +14,8 @@
 //! nor is there one for a partition whose records find no room, which it gives away itself.
 //!
 //! This is no proof. After a wait for space a heartbeat may be taken before all is there that was missed meanwhile, and a write
-//! that takes long without waiting for space is noticed only in the thread that syncs. A broker that stands still while it is unregistered, or while its partitions are reassigned, may answer
-//! once from what it had, before it hears of that.
+//! that takes long without waiting for space is noticed only in the thread that syncs. A broker that stands still while it is
+//! unregistered, or while its partitions are reassigned, may answer once from what it had, before it hears of that.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -87,14 +87,14 @@ fn is_leader_in_image(context: &Context, partition: &Partition) -> bool {
 /// Whether nobody else led a partition at `time`, though this broker believed to lead it. Without a lease it waits for the
 /// replicas in sync to fetch, as long as those that have nothing to fetch take.
 pub(crate) async fn led_alone(context: &Context, partition: &Partition, time: Duration) -> bool {
-    let fetch_wait = u64::try_from(context.config().replica_fetch_wait_max_ms).unwrap_or(0);
-    let deadline = time.saturating_add(4 * Duration::from_millis(fetch_wait));
     if is_leader_in_image(context, partition)
         && !lacks_space(context, partition)
         && context.lease.holds(context)
     {
         return partition.has_led_since(time);
     }
+    let fetch_wait = u64::try_from(context.config().replica_fetch_wait_max_ms).unwrap_or(0);
+    let deadline = time.saturating_add(4 * Duration::from_millis(fetch_wait));
     loop {
         if partition.was_leader_at(time) {
             return true;
